@@ -1,0 +1,300 @@
+/* tpu.h - the one public header of the core (libtorchtpu). What the adapter, the Python module and the tests see.
+ *
+ * Ownership. Three lives: process (the client, devices, rows), arena (graphs, nodes, text), counted (store, buffer,
+ * executable, event). x_new / x_retain / x_release; release takes NULL. A parameter `take_x` is consumed, everything
+ * else is lent. Accessors lend.
+ *
+ * Errors. A fallible function returns `tpu_err *`; NULL is success. Results come last. The caller owns the error and
+ * frees it with tpu_err_free. Nothing here aborts, exits, prints, or waits for the device unless it says so.
+ *
+ * Threads. Every function may be called from any thread.
+ */
+#ifndef TPU_H
+#define TPU_H
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TPU_API __attribute__((visibility("default")))
+#define TPU_MUST __attribute__((warn_unused_result))
+
+/* ---- errors --------------------------------------------------------------------------------------------------- */
+
+typedef struct tpu_err tpu_err;
+
+/* The kinds map one to one to PyTorch's exception types; the adapter's throw_if is the only place that throws. */
+#define TPU_ERR_KINDS(X)                                                                                     \
+  X(RUNTIME, "RuntimeError")                                                                                 \
+  X(NOT_IMPLEMENTED, "NotImplementedError")                                                                  \
+  X(OOM, "OutOfMemoryError")                                                                                 \
+  X(INDEX, "IndexError")                                                                                     \
+  X(VALUE, "ValueError")                                                                                     \
+  X(TYPE, "TypeError")
+
+typedef enum {
+#define X(name, text) TPU_ERR_##name,
+  TPU_ERR_KINDS(X)
+#undef X
+      TPU_ERR_KIND_COUNT
+} tpu_err_kind;
+
+TPU_API tpu_err_kind tpu_err_get_kind(const tpu_err *e);
+TPU_API const char *tpu_err_message(const tpu_err *e);
+TPU_API void tpu_err_free(tpu_err *e);
+
+/* ---- dtypes: the numbers are PyTorch's c10::ScalarType, so no table is needed between the two ------------------- */
+
+/* X(number, name, PyTorch's name, StableHLO element type, bytes an element, PJRT_Buffer_Type, class);
+ * class: b bool, u unsigned, i signed, f float, c complex. */
+#define TPU_DTYPES(X)                                                                                        \
+  X(0, U8, "uint8", "ui8", 1, 6, 'u')                                                                        \
+  X(1, I8, "int8", "i8", 1, 2, 'i')                                                                          \
+  X(2, I16, "int16", "i16", 2, 3, 'i')                                                                       \
+  X(3, I32, "int32", "i32", 4, 4, 'i')                                                                       \
+  X(4, I64, "int64", "i64", 8, 5, 'i')                                                                       \
+  X(5, F16, "float16", "f16", 2, 10, 'f')                                                                    \
+  X(6, F32, "float32", "f32", 4, 11, 'f')                                                                    \
+  X(7, F64, "float64", "f64", 8, 12, 'f')                                                                    \
+  X(9, C64, "complex64", "complex<f32>", 8, 14, 'c')                                                         \
+  X(10, C128, "complex128", "complex<f64>", 16, 15, 'c')                                                     \
+  X(11, BOOL, "bool", "i1", 1, 1, 'b')                                                                       \
+  X(15, BF16, "bfloat16", "bf16", 2, 13, 'f')                                                                \
+  X(23, F8E5M2, "float8_e5m2", "f8E5M2", 1, 16, 'f')                                                         \
+  X(24, F8E4M3FN, "float8_e4m3fn", "f8E4M3FN", 1, 17, 'f')                                                   \
+  X(25, F8E5M2FNUZ, "float8_e5m2fnuz", "f8E5M2FNUZ", 1, 19, 'f')                                             \
+  X(26, F8E4M3FNUZ, "float8_e4m3fnuz", "f8E4M3FNUZ", 1, 20, 'f')                                             \
+  X(27, U16, "uint16", "ui16", 2, 7, 'u')                                                                    \
+  X(28, U32, "uint32", "ui32", 4, 8, 'u')                                                                    \
+  X(29, U64, "uint64", "ui64", 8, 9, 'u')                                                                    \
+  X(44, F8E8M0FNU, "float8_e8m0fnu", "f8E8M0FNU", 1, 29, 'f')
+
+typedef enum {
+#define X(num, name, torch, mlir, bytes, pjrt, cls) TPU_##name = num,
+  TPU_DTYPES(X)
+#undef X
+      TPU_DTYPE_LIMIT = 64,
+  TPU_NO_DTYPE = 255
+} tpu_dtype;
+
+/* Bytes an element; 0 for a number that is no dtype of ours. */
+TPU_API size_t tpu_dtype_size(tpu_dtype d);
+/* PyTorch's name ("float32"), or "?" */
+TPU_API const char *tpu_dtype_name(tpu_dtype d);
+
+/* ---- the runtime: plugin, devices ------------------------------------------------------------------------------ */
+
+typedef struct {
+  const char *path;     /* of the plugin in use, or "" */
+  const char *why;      /* one sentence: how it was found; or, when there is none, what was looked for */
+  const char *platform; /* PJRT platform name: "cpu", "tpu", ... */
+  const char *platform_version;
+  int pjrt_major, pjrt_minor;
+  const char *stablehlo_version; /* "1.13.7", newest that the plugin reads; "" if it does not say */
+  int device_count;
+} tpu_plugin_info;
+
+/* A list of places where an XLA CPU plugin may lie, searched last; called once before tpu_init by the Python package.
+ * paths: colon separated. */
+TPU_API void tpu_set_plugin_candidates(const char *paths);
+/* Loads the plugin and makes the client; done once a process (a failure is kept and returned again). */
+TPU_API TPU_MUST tpu_err *tpu_init(void);
+/* True once tpu_init has succeeded. Never loads anything. */
+TPU_API bool tpu_is_initialized(void);
+/* Finds (without making a client, and without waiting) whether some plugin could be used. */
+TPU_API bool tpu_is_available(void);
+/* Devices of the client; without a client, how many it would have (1 or TORCH_TPU_CPU_DEVICES; 0 if unavailable). */
+TPU_API int tpu_device_count(void);
+/* Lent for the process. Fields are "" and 0 before tpu_init. */
+TPU_API const tpu_plugin_info *tpu_get_plugin_info(void);
+/* Kind of the device, e.g. "TPU v5e" or "cpu". */
+TPU_API const char *tpu_device_kind(int device);
+/* The thread's current device. */
+TPU_API int tpu_get_device(void);
+TPU_API void tpu_set_device(int device);
+/* Waits until everything enqueued on the device is done (-1: all devices); gives the first error kept there. Blocks. */
+TPU_API TPU_MUST tpu_err *tpu_synchronize(int device);
+/* Called in the child after fork: from then on every use is an error that says so. */
+TPU_API void tpu_mark_forked(void);
+TPU_API bool tpu_in_bad_fork(void);
+
+/* ---- stores: what an ATen storage holds ------------------------------------------------------------------------ */
+
+typedef struct tpu_store tpu_store;
+
+/* A storage of nbytes with no value yet (reads give zeros); OOM when nbytes is more than the device can hold. */
+TPU_API TPU_MUST tpu_err *tpu_store_new(size_t nbytes, int device, tpu_store **out);
+TPU_API tpu_store *tpu_store_retain(tpu_store *s);
+TPU_API void tpu_store_release(tpu_store *s);
+/* The address that stands for the storage: from a reserved range, never readable; NULL for 0 bytes. */
+TPU_API void *tpu_store_address(const tpu_store *s);
+TPU_API size_t tpu_store_nbytes(const tpu_store *s);
+TPU_API int tpu_store_device(const tpu_store *s);
+/* The store keeps its first min(old, new) bytes; its address changes. */
+TPU_API TPU_MUST tpu_err *tpu_store_resize(tpu_store *s, size_t nbytes);
+/* Raw bytes, for storage copies: [offset, offset + n) <- host; blocks until host may be reused. */
+TPU_API TPU_MUST tpu_err *tpu_store_write_bytes(tpu_store *s, size_t offset, const void *host, size_t n);
+/* host <- [offset, offset + n). Blocks. */
+TPU_API TPU_MUST tpu_err *tpu_store_read_bytes(tpu_store *s, size_t offset, void *host, size_t n);
+/* dst <- src, n bytes from the start of both (same device or not). */
+TPU_API TPU_MUST tpu_err *tpu_store_copy_bytes(tpu_store *dst, tpu_store *src, size_t n);
+/* The live store that an address belongs to (for raw pointer interfaces; slow), lent, and the byte offset in it; NULL. */
+TPU_API tpu_store *tpu_store_from_address(const void *p, size_t *offset);
+/* True if p lies in the reserved range: an address of some store. */
+TPU_API bool tpu_is_device_address(const void *p);
+
+/* ---- calls: one ATen operator on tensors ------------------------------------------------------------------------ */
+
+enum { TPU_TENSOR_CONJ = 1, TPU_TENSOR_NEG = 2, TPU_TENSOR_WRAPPED = 4, TPU_TENSOR_UNDEFINED = 8 };
+
+/* A tensor as an op sees it; everything is lent for the call. */
+typedef struct {
+  tpu_store *store; /* NULL: a tensor on the CPU, then `host` is the address of its first element */
+  const void *host;
+  const int64_t *sizes, *strides; /* ndim numbers, in elements */
+  int64_t offset;                 /* storage offset in elements */
+  int32_t ndim;
+  uint8_t dtype; /* tpu_dtype */
+  uint8_t flags; /* TPU_TENSOR_* */
+  int16_t device; /* -1: CPU */
+} tpu_tensor;
+
+typedef enum {
+  TPU_NONE, TPU_TENSOR, TPU_INT, TPU_DOUBLE, TPU_BOOLEAN, TPU_COMPLEX, TPU_STR, TPU_DEVICE, TPU_GENERATOR,
+  TPU_INTS,    /* also bool lists */
+  TPU_DOUBLES, TPU_TENSORS,
+  TPU_SCALARS /* Scalar[]: u.vals, each TPU_INT, TPU_DOUBLE, TPU_BOOLEAN or TPU_COMPLEX */
+} tpu_tag;
+
+/* One argument. ints: TPU_INT holds ints, dtypes, layouts and memory formats (PyTorch's numbers). */
+typedef struct tpu_value {
+  uint8_t tag;   /* tpu_tag */
+  uint32_t n;    /* length of a list or string */
+  union {
+    int64_t i;
+    double d;
+    const char *s;
+    const int64_t *ints;
+    const double *doubles;
+    const tpu_tensor *tensor;  /* TPU_TENSOR: one; TPU_TENSORS: n, an undefined one has flag UNDEFINED */
+    const struct tpu_value *vals;
+  } u;
+  double imag; /* of TPU_COMPLEX */
+} tpu_value;
+
+/* What PyTorch's schema says of one argument or return. */
+typedef struct {
+  const char *name;  /* "self" */
+  const char *type;  /* PyTorch's text: "Tensor", "Tensor?", "Scalar", "int[]", "Tensor[]", "float?", ... */
+  int16_t alias;     /* returns: the argument that is returned, or -1 for a new value */
+  bool written;      /* arguments: marked (a!) */
+} tpu_schema_arg;
+
+typedef struct {
+  const char *name;     /* "aten::add" */
+  const char *overload; /* "Tensor", "" if none */
+  int nargs, nrets;
+  const tpu_schema_arg *args, *rets;
+} tpu_schema;
+
+typedef struct tpu_op tpu_op; /* an operator overload joined with its row; lives for the process */
+
+/* Finds the row that serves a schema (see docs/add-an-op.md); *out is NULL when there is none. `functional` names the
+ * functional twin: for an in-place or out= overload, the overload with the same arguments that returns new values
+ * ("aten::sum.dim_IntList" for aten::sum.IntList_out); NULL when the schema is functional or has no twin. The row
+ * named exactly like the schema comes first, then the twin's, then the one without an overload.
+ * schema and its strings are copied. */
+TPU_API TPU_MUST tpu_err *tpu_op_find(const tpu_schema *schema, const char *functional, tpu_op **out);
+
+/* Every row's ATen name ("aten::add.Tensor"), for registration; NULL past the end. */
+TPU_API const char *tpu_row_name(int i);
+
+/* Shape, dtype and strides of one result. */
+typedef struct {
+  int64_t sizes[64], strides[64];
+  int32_t ndim;
+  uint8_t dtype;
+  bool defined;
+} tpu_meta;
+
+/* One call. The adapter fills it, on its stack. */
+typedef struct tpu_call {
+  const tpu_op *op;
+  const tpu_value *args;
+  int nargs;
+  int device;      /* where results are made: the device of the first tensor argument, else the current one */
+  uint64_t *rng;   /* {seed, offset} of the generator argument or of the device's default one; the call moves offset on */
+  /* Called when the call key is new: fills the metadata of every result as PyTorch's meta kernel gives it (with
+   * PyTorch's own errors). *known is false when no meta kernel exists. outs: room for `cap`; *n: how many. */
+  tpu_err *(*meta)(struct tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known);
+  /* Receives result `ret` (`elem`: index in a Tensor[] result, else 0). take_store is consumed. Lent arrays. */
+  tpu_err *(*result)(struct tpu_call *c, int ret, int elem, tpu_store *take_store, const int64_t *sizes,
+                     const int64_t *strides, int ndim, tpu_dtype dtype);
+  void *ctx; /* the adapter's */
+} tpu_call;
+
+/* Runs one operator. Written arguments get their new value; new results go to call->result in order; results that are
+ * arguments (alias >= 0) are the adapter's to return. Does not wait for the device (except in Debug mode). */
+TPU_API TPU_MUST tpu_err *tpu_call_run(tpu_call *c);
+
+/* host (dense, row-major, C-contiguous) -> tensor, and back. The write returns when host may be reused; the read
+ * blocks until the value is there and raises an error that an earlier asynchronous call left. nbytes of host =
+ * number of elements * element size. */
+TPU_API TPU_MUST tpu_err *tpu_copy_from_host(const tpu_tensor *dst, const void *host);
+TPU_API TPU_MUST tpu_err *tpu_copy_to_host(const tpu_tensor *src, void *host);
+/* dst <- src on another device; same sizes and dtype. */
+TPU_API TPU_MUST tpu_err *tpu_copy_across(const tpu_tensor *dst, const tpu_tensor *src);
+
+/* ---- modes, events, counters ------------------------------------------------------------------------------------ */
+
+typedef enum { TPU_STRICT = 0, TPU_DEBUG = 1, TPU_DEFER_AND_FUSE = 2 } tpu_eager_mode;
+TPU_API tpu_eager_mode tpu_get_eager_mode(void);
+TPU_API void tpu_set_eager_mode(tpu_eager_mode m);
+
+/* float32 matmul and convolution: 0 "highest" (float32), 1 "high" (bf16_3x), 2 "medium"/default passes (bf16). */
+TPU_API void tpu_set_matmul_precision(int p);
+TPU_API int tpu_get_matmul_precision(void);
+/* PyTorch's default floating dtype (torch.get_default_dtype); part of the call key. */
+TPU_API void tpu_set_default_dtype(tpu_dtype d);
+
+typedef struct tpu_event tpu_event;
+/* Marks what has been enqueued on the device so far. */
+TPU_API TPU_MUST tpu_err *tpu_event_record(int device, tpu_event **out);
+TPU_API bool tpu_event_done(tpu_event *e);
+TPU_API TPU_MUST tpu_err *tpu_event_wait(tpu_event *e); /* blocks */
+/* Milliseconds between two completed events, by host clock at completion. Blocks until both are done. */
+TPU_API TPU_MUST tpu_err *tpu_event_elapsed(tpu_event *a, tpu_event *b, double *ms);
+TPU_API void tpu_event_release(tpu_event *e);
+
+typedef struct {
+  int64_t calls;          /* tpu_call_run */
+  int64_t compiles;       /* programs compiled by the plugin */
+  int64_t compile_ns;
+  int64_t executions;     /* programs run */
+  int64_t key_hits, key_misses;         /* call keys */
+  int64_t program_hits;                 /* a new call key whose program was known */
+  int64_t number_hits, number_misses;   /* device buffers of Python numbers and view starts */
+  int64_t host_reads;
+  int64_t key_entries, program_entries, number_entries; /* held now */
+} tpu_stats;
+TPU_API void tpu_get_stats(tpu_stats *out);
+
+typedef struct {
+  int64_t allocated, allocated_peak; /* bytes of live stores */
+  int64_t stores, stores_peak;       /* live stores */
+  int64_t total_allocated;           /* bytes, since the start */
+  int64_t limit;                     /* bytes that the device can hold */
+  int64_t ooms;
+} tpu_memory_stats;
+TPU_API void tpu_get_memory_stats(int device, tpu_memory_stats *out);
+TPU_API void tpu_reset_peak_memory(int device);
+/* Drops cached number buffers; keeps programs. */
+TPU_API void tpu_empty_cache(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,381 @@
+/* Builds the entry of a call that was not seen before: PyTorch's metadata, the row's graph, the program. Room 3 and 4 of
+ * docs/architecture.md. No lock is held here; what the call's arguments look like was copied into call_state. */
+#include <string.h>
+
+#include "exec/exec.h"
+
+typedef struct {
+  tpu_call *c;
+  call_state *cs;
+  ir_graph *g;
+  op_ctx ctx;
+  param_spec *params;
+  int nparams, cap_params;
+  val *store_val; /* nstores: the parameter that holds the store's value, NULL if not asked for yet */
+  int *store_param;
+  val *store_new; /* nstores: the value after the writes so far */
+  view_base *store_new_base;
+  val *tensor_val; /* ntensors */
+  int64_t rng_blocks;
+  tpu_meta *metas;
+  int nmetas;
+} builder;
+
+static val poison(builder *b) { return ir_fail(b->g, TPU_ERR_RUNTIME, "out of memory"); }
+
+static val add_param(builder *b, param_spec spec, tpu_dtype dtype, int ndim, const int64_t *dims) {
+  if (b->nparams == b->cap_params) {
+    int cap = b->cap_params ? b->cap_params * 2 : 16;
+    param_spec *p = arena_alloc(ir_arena(b->g), (size_t)cap * sizeof *p);
+    if (!p) return poison(b);
+    if (b->nparams) memcpy(p, b->params, (size_t)b->nparams * sizeof *p);
+    b->params = p;
+    b->cap_params = cap;
+  }
+  spec.dtype = (uint8_t)dtype;
+  b->params[b->nparams++] = spec;
+  return ir_param(b->g, dtype, ndim, dims);
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+
+/* The store's value as it was before the call. */
+static val store_value(builder *b, int n) {
+  call_store *st = &b->cs->stores[n];
+  if (!b->store_val[n]) {
+    b->store_param[n] = b->nparams;
+    b->store_val[n] = add_param(b, (param_spec){.kind = PARAM_STORE, .elem = n}, st->base.dtype, st->base.ndim, st->base.dims);
+  }
+  return b->store_val[n];
+}
+
+static bool same_base(const view_base *x, const view_base *y) {
+  return x->dtype == y->dtype && x->ndim == y->ndim && !memcmp(x->dims, y->dims, (size_t)x->ndim * sizeof *x->dims);
+}
+
+/* The base of a tensor in the form that its plan was solved for. */
+static val base_value(builder *b, const call_tensor *ct) {
+  call_store *st = &b->cs->stores[ct->store];
+  if (!st->buf) return ir_const_i(b->g, ct->base.dtype, 0, ct->base.ndim, ct->base.dims);
+  val v = store_value(b, ct->store);
+  return same_base(&st->base, &ct->base) ? v : view_rebase(b->g, v, ct->base.dtype, ct->base.ndim, ct->base.dims);
+}
+
+static const val *plan_starts(builder *b, const call_tensor *ct) {
+  const view_plan *p = b->cs->plans[ct->plan];
+  val *starts = arena_alloc(ir_arena(b->g), (size_t)(p->nstarts + 1) * sizeof *starts);
+  if (!starts) return NULL;
+  for (int k = 0; k < p->nstarts; k++)
+    starts[k] = add_param(b, (param_spec){.kind = PARAM_START, .elem = (int32_t)(ct - b->cs->tensors), .k = k}, p->start_dtype, 0, NULL);
+  return starts;
+}
+
+static view_shape shape_of(const tpu_tensor *t) {
+  return (view_shape){(tpu_dtype)t->dtype, t->ndim, t->sizes, t->strides, t->offset};
+}
+
+static val conj_neg(builder *b, val v, int flags) {
+  if (flags & TPU_TENSOR_CONJ && ir_is_complex((tpu_dtype)v->dtype))
+    v = ir_binary(b->g, IR_COMPLEX, ir_unary(b->g, IR_REAL, v), ir_unary(b->g, IR_NEG, ir_unary(b->g, IR_IMAG, v)));
+  return flags & TPU_TENSOR_NEG ? ir_unary(b->g, IR_NEG, v) : v;
+}
+
+static call_tensor *find_tensor(builder *b, int arg, int elem) {
+  for (int i = 0; i < b->cs->ntensors; i++)
+    if (b->cs->tensors[i].arg == arg && b->cs->tensors[i].elem == elem) return &b->cs->tensors[i];
+  return NULL;
+}
+
+static val env_tensor(op_ctx *c, int arg, int elem) {
+  builder *b = c->owner;
+  call_tensor *ct = find_tensor(b, arg, elem);
+  if (!ct) return ir_fail(b->g, TPU_ERR_RUNTIME, "%s: no tensor argument %d", c->name, arg);
+  val *known = &b->tensor_val[ct - b->cs->tensors];
+  if (*known) return *known;
+  const tpu_tensor *t = ct->t;
+  val v;
+  if (ct->empty) {
+    v = ir_const_i(b->g, (tpu_dtype)t->dtype, 0, t->ndim, t->sizes);
+  } else if (ct->whole) {
+    v = base_value(b, ct);
+  } else {
+    view_shape shape = shape_of(t);
+    const val *starts = plan_starts(b, ct);
+    v = starts ? view_read(b->g, b->cs->plans[ct->plan], &ct->base, &shape, base_value(b, ct), starts) : poison(b);
+  }
+  return *known = conj_neg(b, v, t->flags);
+}
+
+static val env_number(op_ctx *c, int arg, int elem, tpu_dtype d, bool weak) {
+  (void)weak;
+  return add_param(c->owner, (param_spec){.kind = PARAM_NUMBER, .arg = (int16_t)arg, .elem = elem}, d, 0, NULL);
+}
+
+static val env_rng(op_ctx *c, int64_t words) {
+  builder *b = c->owner;
+  int64_t before = b->rng_blocks;
+  b->rng_blocks += words < 0 ? 0 : (words + 3) / 4;
+  val state = NULL;
+  for (int i = 0; i < b->nparams && !state; i++)
+    if (b->params[i].kind == PARAM_RNG) state = b->store_val[b->cs->nstores]; /* one state a call */
+  if (!state) state = b->store_val[b->cs->nstores] = add_param(b, (param_spec){.kind = PARAM_RNG}, TPU_U64, 1, (const int64_t[]){2});
+  if (!before) return state;
+  val shift = ir_const_ints(b->g, TPU_U64, (const int64_t[]){0, before}, 1, (const int64_t[]){2});
+  return ir_binary(b->g, IR_ADD, state, shift);
+}
+
+static void env_constant(op_ctx *c, int arg) {
+  builder *b = c->owner;
+  if (arg >= 0 && arg < 64) atomic_fetch_or(&((tpu_op *)b->c->op)->constants, (uint64_t)1 << arg);
+}
+static int env_precision(op_ctx *c) {
+  (void)c;
+  return atomic_load_explicit(&ex.precision, memory_order_relaxed);
+}
+static tpu_dtype env_default_dtype(op_ctx *c) {
+  (void)c;
+  return (tpu_dtype)atomic_load_explicit(&ex.default_dtype, memory_order_relaxed);
+}
+static const op_env env = {env_tensor, env_number, env_rng, env_constant, env_precision, env_default_dtype};
+
+/* ---- writing --------------------------------------------------------------------------------------------------- */
+
+static const char *dims_text(ir_graph *g, int ndim, const int64_t *dims) {
+  const char *s = "[";
+  for (int i = 0; i < ndim; i++) s = arena_printf(ir_arena(g), "%s%s%lld", s, i ? ", " : "", (long long)dims[i]);
+  return arena_printf(ir_arena(g), "%s]", s);
+}
+
+static bool check_dims(builder *b, val v, int ndim, const int64_t *sizes, const char *what) {
+  if (v->ndim == ndim && !memcmp(v->dims, sizes, (size_t)ndim * sizeof *sizes)) return true;
+  ir_fail(b->g, TPU_ERR_RUNTIME, "%s: the result has sizes %s, but %s has sizes %s", b->c->op->name,
+          dims_text(b->g, v->ndim, v->dims), what, dims_text(b->g, ndim, sizes));
+  return false;
+}
+
+static void write_tensor(builder *b, int arg, int elem, val v) {
+  call_tensor *ct = find_tensor(b, arg, elem);
+  if (!ct || ct->store < 0) {
+    ir_fail(b->g, TPU_ERR_RUNTIME, "%s: result is to be written to argument %d, which is no tpu tensor", b->c->op->name, arg);
+    return;
+  }
+  const tpu_tensor *t = ct->t;
+  if (!check_dims(b, v, t->ndim, t->sizes, "the tensor that it is written to") || ct->empty) return;
+  v = conj_neg(b, ir_convert(b->g, v, (tpu_dtype)t->dtype), t->flags);
+  view_base *now = &b->store_new_base[ct->store];
+  val *value = &b->store_new[ct->store];
+  if (ct->whole) {
+    *value = v;
+  } else {
+    view_shape shape = shape_of(t);
+    const view_plan *p = b->cs->plans[ct->plan];
+    const val *starts = plan_starts(b, ct);
+    if (!starts) return;
+    val base;
+    if (!*value) base = base_value(b, ct);
+    else if (same_base(now, &ct->base)) base = *value;
+    else base = view_rebase(b->g, *value, ct->base.dtype, ct->base.ndim, ct->base.dims);
+    *value = view_write(b->g, p, &ct->base, &shape, base, v, starts);
+  }
+  *now = ct->base;
+}
+
+/* A new tensor: its value in the order of memory, as its store will keep it. */
+static val to_memory_order(builder *b, val v, out_spec *o) {
+  arena *a = ir_arena(b->g);
+  tpu_tensor as = {.sizes = o->sizes, .strides = o->strides, .ndim = o->ndim, .dtype = o->dtype};
+  int64_t n = ir_numel(v);
+  size_t size = tpu_dtype_size((tpu_dtype)o->dtype);
+  int64_t *dims = arena_alloc(a, (size_t)(o->ndim + 1) * sizeof *dims);
+  int *perm = arena_alloc(a, (size_t)(o->ndim + 1) * sizeof *perm);
+  if (!dims || !perm) return poison(b);
+  o->nbytes = (size_t)n * size;
+  if (store_natural_dims(&as, o->nbytes, dims)) {
+    /* which tensor dim each memory dim is: the order that store_natural_dims found, by stride, ties in place */
+    bool *taken = arena_alloc(a, (size_t)o->ndim + 1);
+    if (!taken) return poison(b);
+    int64_t stride = n;
+    for (int j = 0; j < o->ndim; j++) {
+      stride = dims[j] ? stride / dims[j] : stride;
+      perm[j] = -1;
+      for (int i = 0; i < o->ndim && perm[j] < 0; i++)
+        if (!taken[i] && o->sizes[i] == dims[j] && (dims[j] == 1 || o->strides[i] == stride)) perm[j] = i;
+      if (perm[j] < 0) return ir_fail(b->g, TPU_ERR_RUNTIME, "%s: no order of dimensions for its result", b->c->op->name);
+      taken[perm[j]] = true;
+    }
+    o->base_dims = dims;
+    o->base_ndim = o->ndim;
+    return ir_transpose(b->g, v, perm);
+  }
+  /* strides with gaps: a flat store, written through the view */
+  view_shape shape = {(tpu_dtype)o->dtype, o->ndim, o->sizes, o->strides, 0};
+  dims[0] = view_needs((tpu_dtype)o->dtype, &shape);
+  o->nbytes = (size_t)dims[0] * size;
+  o->base_dims = dims;
+  o->base_ndim = 1;
+  view_base base = {(tpu_dtype)o->dtype, 1, dims};
+  view_plan *p = arena_alloc(a, sizeof *p);
+  if (!p) return poison(b);
+  tpu_err *e = view_solve(&base, &shape, p);
+  if (e) {
+    val bad = ir_fail(b->g, TPU_ERR_RUNTIME, "%s", tpu_err_message(e));
+    tpu_err_free(e);
+    return bad;
+  }
+  val *starts = arena_alloc(a, (size_t)(p->nstarts + 1) * sizeof *starts);
+  if (!starts) return poison(b);
+  for (int k = 0; k < p->nstarts; k++) starts[k] = ir_const_i(b->g, p->start_dtype, p->starts[k], 0, NULL);
+  return view_write(b->g, p, &base, &shape, ir_const_i(b->g, base.dtype, 0, 1, dims), v, starts);
+}
+
+static void new_tensor(builder *b, call_entry *e, int ret, int elem, val v) {
+  const tpu_op *op = b->c->op;
+  int k = op->nrets == 1 ? elem : ret;
+  const tpu_meta *m = k < b->nmetas && b->metas[k].defined ? &b->metas[k] : NULL;
+  out_spec *o = &e->outs[e->nouts];
+  *o = (out_spec){.kind = OUT_NEW, .ret = (int16_t)ret, .elem = elem, .output = -1, .ndim = v->ndim};
+  o->dtype = m ? m->dtype : v->dtype;
+  if (m && !check_dims(b, v, m->ndim, m->sizes, "PyTorch's own shape function")) return;
+  size_t n = (size_t)v->ndim * sizeof(int64_t);
+  int64_t *sizes = arena_copy(&e->mem, v->dims, n), *strides = arena_alloc(&e->mem, n + 1);
+  if ((v->ndim && !sizes) || !strides) {
+    poison(b);
+    return;
+  }
+  int64_t dense = 1;
+  for (int i = v->ndim - 1; i >= 0; i--) {
+    strides[i] = dense;
+    dense *= sizes[i] > 1 ? sizes[i] : 1;
+  }
+  if (m) memcpy(strides, m->strides, n);
+  o->sizes = sizes;
+  o->strides = strides;
+  o->base_dtype = o->dtype;
+  if (ir_numel(v) == 0) {
+    o->kind = OUT_EMPTY;
+    e->nouts++;
+    return;
+  }
+  v = to_memory_order(b, ir_convert(b->g, v, (tpu_dtype)o->dtype), o);
+  o->base_dims = arena_copy(&e->mem, o->base_dims, (size_t)o->base_ndim * sizeof(int64_t));
+  o->output = e->noutputs++;
+  ir_output(b->g, v, -1);
+  e->nouts++;
+}
+
+static tpu_err *collect(builder *b, call_entry *e) {
+  const tpu_op *op = b->c->op;
+  int n = b->cs->nstores;
+  for (op_result *r = b->ctx.results; r; r = r->next) n++;
+  e->outs = arena_alloc(&e->mem, (size_t)(n + 1) * sizeof *e->outs);
+  if (!e->outs) return err_nomem();
+  /* new results in order of their number, then what was written */
+  for (int ret = 0; ret < op->nrets; ret++) {
+    if (op->ret_alias[ret] >= 0) continue;
+    for (int elem = 0, found = 1; found; elem++) {
+      found = 0;
+      for (op_result *r = b->ctx.results; r && !found; r = r->next)
+        if (!r->write && r->index == ret && r->elem == elem) {
+          new_tensor(b, e, ret, elem, r->v);
+          found = 1;
+        }
+    }
+  }
+  for (op_result *r = b->ctx.results; r; r = r->next) {
+    int target = r->write ? r->index : op_target(op, r->index);
+    if (target >= 0) write_tensor(b, target, r->elem, r->v);
+  }
+  for (int s = 0; s < b->cs->nstores; s++) {
+    val v = b->store_new[s];
+    if (!v) continue;
+    const view_base *base = &b->store_new_base[s];
+    call_store *st = &b->cs->stores[s];
+    out_spec *o = &e->outs[e->nouts++];
+    *o = (out_spec){.kind = OUT_STORE, .elem = s, .output = e->noutputs++, .base_dtype = (uint8_t)base->dtype, .base_ndim = (int16_t)base->ndim};
+    o->base_dims = arena_copy(&e->mem, base->dims, (size_t)base->ndim * sizeof(int64_t));
+    bool reuse = st->buf && b->store_val[s] && same_base(&st->base, base);
+    ir_output(b->g, v, reuse ? b->store_param[s] : -1);
+    if (reuse) b->params[b->store_param[s]].donated = true;
+  }
+  return NULL;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------- */
+
+static tpu_err *builder_init(builder *b, tpu_call *c, call_state *cs) {
+  memset(b, 0, sizeof *b);
+  b->c = c;
+  b->cs = cs;
+  b->g = ir_new();
+  if (!b->g) return err_nomem();
+  arena *a = ir_arena(b->g);
+  size_t ns = (size_t)cs->nstores + 1, nt = (size_t)cs->ntensors + 1;
+  b->store_val = arena_alloc(a, ns * sizeof(val)); /* one more: the generator's state */
+  b->store_new = arena_alloc(a, ns * sizeof(val));
+  b->store_param = arena_alloc(a, ns * sizeof(int));
+  b->store_new_base = arena_alloc(a, ns * sizeof(view_base));
+  b->tensor_val = arena_alloc(a, nt * sizeof(val));
+  return a->failed ? err_nomem() : NULL;
+}
+
+static tpu_err *metas(builder *b) {
+  tpu_call *c = b->c;
+  if (!c->meta) return NULL;
+  int cap = 4 + c->op->nrets;
+  for (int i = 0; i < c->nargs; i++)
+    if (c->args[i].tag == TPU_TENSORS || c->args[i].tag == TPU_INTS) cap += (int)c->args[i].n;
+  b->metas = mem_alloc((size_t)cap * sizeof *b->metas);
+  if (!b->metas) return err_nomem();
+  bool known = false;
+  int n = 0;
+  TPU_TRY(c->meta(c, b->metas, cap, &n, &known));
+  b->nmetas = known ? n : 0;
+  b->ctx.metas = b->metas;
+  b->ctx.nmetas = b->nmetas;
+  return NULL;
+}
+
+static tpu_err *finish(builder *b, call_entry *e) {
+  int before = ir_param_count(b->g);
+  int *kept = arena_alloc(ir_arena(b->g), (size_t)(before + 1) * sizeof *kept);
+  if (!kept) return err_nomem();
+  if (ir_failed(b->g)) return ir_take_error(b->g);
+  int n = ir_prune_params(b->g, kept);
+  e->params = arena_alloc(&e->mem, (size_t)(n + 1) * sizeof *e->params);
+  if (!e->params) return err_nomem();
+  for (int i = 0; i < n; i++) {
+    e->params[i] = b->params[kept[i]];
+    e->ndonated += e->params[i].donated;
+  }
+  e->nparams = n;
+  e->rng_blocks = (uint64_t)b->rng_blocks;
+  if (e->noutputs) TPU_TRY(program_get(b->g, b->c->op->name, &e->prog));
+  return e->mem.failed ? err_nomem() : NULL;
+}
+
+tpu_err *entry_build(tpu_call *c, call_state *cs, call_entry **out) {
+  *out = NULL;
+  builder b;
+  tpu_err *err = builder_init(&b, c, cs);
+  call_entry *e = mem_calloc(sizeof *e);
+  if (e) {
+    arena_init(&e->mem);
+    atomic_init(&e->refs, 1);
+  } else if (!err) {
+    err = err_nomem();
+  }
+  if (!err) {
+    op_ctx_init(&b.ctx, b.g, c->op->name, c->args, c->nargs, &env, &b);
+    err = metas(&b);
+  }
+  if (!err) {
+    c->op->row->build(&b.ctx);
+    err = ir_failed(b.g) ? ir_take_error(b.g) : collect(&b, e);
+  }
+  if (!err) err = finish(&b, e);
+  mem_free(b.metas);
+  if (b.g) ir_free(b.g);
+  if (err) entry_release(e);
+  else *out = e;
+  return err;
+}

@@ -1,0 +1,487 @@
+/* A call: key, lookup, run. The path of a call that was seen before builds no graph and allocates only its results.
+ *
+ * The call key is a list of 64-bit words: the operator, what the process has set (precision, default dtype), and for each
+ * argument what the program depends on: for a tensor dtype, sizes, the form of its view and of its store's value; for a
+ * constant its value; for an operand (Python numbers) only its kind. Where a view starts is no part of it. */
+#include <string.h>
+
+#include "base/env.h"
+#include "exec/exec.h"
+
+/* ---- scratch: one a thread, reused ------------------------------------------------------------------------------ */
+
+static pthread_key_t scratch_key;
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+
+static void scratch_free(void *p) {
+  call_state *cs = p;
+  if (!cs) return;
+  for (int i = 0; i < cs->cap_plans; i++) mem_free(cs->plans[i]);
+  mem_free(cs->plans);
+  mem_free(cs->words);
+  mem_free(cs->tensors);
+  mem_free(cs->stores);
+  mem_free(cs->dims);
+  mem_free(cs->bufs);
+  mem_free(cs->args);
+  mem_free(cs->keep);
+  mem_free(cs->outs);
+  mem_free(cs);
+}
+
+static void scratch_init(void) { pthread_key_create(&scratch_key, scratch_free); }
+
+static call_state *scratch_take(void) {
+  static __thread call_state *mine;
+  if (mine && !mine->busy) {
+    mine->busy = true;
+    return mine;
+  }
+  call_state *cs = mem_calloc(sizeof *cs);
+  if (!cs) return NULL;
+  if (!mine) {
+    pthread_once(&scratch_once, scratch_init);
+    if (!pthread_setspecific(scratch_key, cs)) mine = cs;
+  }
+  cs->busy = true;
+  return cs;
+}
+
+static void scratch_give(call_state *cs) {
+  cs->busy = false;
+  if (pthread_getspecific(scratch_key) != cs) scratch_free(cs);
+}
+
+/* Grows an array to hold n elements. */
+#define ENSURE(array, cap, n)                                                                                \
+  do {                                                                                                       \
+    if (__builtin_expect((size_t)(n) > (size_t)(cap), 0)) {                                                  \
+      size_t want_ = (size_t)(n) * 2 < 16 ? 16 : (size_t)(n) * 2;                                            \
+      void *p_ = mem_realloc(array, want_ * sizeof *(array));                                                \
+      if (!p_) return err_nomem();                                                                           \
+      array = p_;                                                                                            \
+      cap = (__typeof__(cap))want_;                                                                          \
+    }                                                                                                        \
+  } while (0)
+
+/* ---- the key --------------------------------------------------------------------------------------------------- */
+
+static uint64_t stamps; /* under ex.lock */
+
+static tpu_err *put_words(call_state *cs, const void *p, size_t n) {
+  ENSURE(cs->words, cs->cap_words, cs->nwords + n);
+  memcpy(cs->words + cs->nwords, p, n * sizeof *cs->words);
+  cs->nwords += n;
+  return NULL;
+}
+
+static tpu_err *put(call_state *cs, uint64_t w) {
+  ENSURE(cs->words, cs->cap_words, cs->nwords + 1);
+  cs->words[cs->nwords++] = w;
+  return NULL;
+}
+
+static tpu_err *put_number(call_state *cs, const tpu_value *v, int elem, bool constant) {
+  op_host_number n;
+  if (!op_read_number(v, elem, &n)) return put(cs, 0xff);
+  TPU_TRY(put(cs, (uint64_t)0x100 | ((uint64_t)n.dtype << 16) | ((uint64_t)n.weak << 24) | ((uint64_t)constant << 25)));
+  if (!constant) return NULL;
+  uint64_t bits[3] = {(uint64_t)n.i};
+  memcpy(&bits[1], &n.re, 8);
+  memcpy(&bits[2], &n.im, 8);
+  return put_words(cs, bits, 3);
+}
+
+/* Dims of the base as this tensor sees it: the store's own, or chosen when there is no value yet. */
+static tpu_err *choose_base(call_state *cs, call_tensor *ct, const tpu_store *s) {
+  const tpu_tensor *t = ct->t;
+  size_t want = cs->ndims + (size_t)(s->buf ? s->ndim : t->ndim) + 1;
+  if (want > cs->cap_dims) return err_new(TPU_ERR_RUNTIME, "tpu: too many dimensions in one call");
+  int64_t *d = cs->dims + cs->ndims;
+  ct->base.dims = d;
+  if (s->buf) {
+    ct->base.dtype = (tpu_dtype)s->dtype;
+    ct->base.ndim = s->ndim;
+    memcpy(d, s->dims, (size_t)s->ndim * sizeof *d);
+  } else if (store_natural_dims(t, s->nbytes, d)) {
+    ct->base.dtype = (tpu_dtype)t->dtype;
+    ct->base.ndim = t->ndim;
+  } else {
+    ct->base.dtype = (tpu_dtype)t->dtype;
+    ct->base.ndim = 1;
+    d[0] = (int64_t)(s->nbytes / tpu_dtype_size(ct->base.dtype));
+  }
+  cs->ndims += (size_t)ct->base.ndim;
+  return NULL;
+}
+
+static tpu_err *add_tensor(tpu_call *c, call_state *cs, const tpu_value *v, const tpu_tensor *t, int arg, int elem) {
+  ENSURE(cs->tensors, cs->cap_tensors, cs->ntensors + 1);
+  call_tensor *ct = &cs->tensors[cs->ntensors++];
+  *ct = (call_tensor){.t = t, .arg = (int16_t)arg, .elem = elem, .store = -1, .plan = -1};
+  uint64_t head = TPU_TENSOR | ((uint64_t)t->dtype << 8) | ((uint64_t)t->ndim << 16) | ((uint64_t)t->flags << 24);
+  if (t->flags & TPU_TENSOR_UNDEFINED) return put(cs, TPU_TENSOR | ((uint64_t)TPU_TENSOR_UNDEFINED << 24));
+  tpu_store *s = t->store;
+  if (!s) {
+    if (t->ndim == 0) return put_number(cs, v, elem, atomic_load_explicit(&((tpu_op *)c->op)->constants, memory_order_relaxed) >> arg & 1);
+    TPU_TRY(put(cs, head | (uint64_t)1 << 34));
+    return put_words(cs, t->sizes, (size_t)t->ndim);
+  }
+  if (s->stamp != stamps) {
+    ENSURE(cs->stores, cs->cap_stores, cs->nstores + 1);
+    s->stamp = stamps;
+    s->number = cs->nstores;
+    cs->stores[cs->nstores++] = (call_store){s, s->buf, {0}};
+  }
+  ct->store = s->number;
+  head |= (uint64_t)!s->buf << 33 | (uint64_t)(uint32_t)s->number << 40;
+  for (int i = 0; i < t->ndim; i++) ct->empty |= t->sizes[i] == 0;
+  if (ct->empty) {
+    TPU_TRY(put(cs, head | (uint64_t)1 << 35));
+    return put_words(cs, t->sizes, (size_t)t->ndim);
+  }
+  view_shape shape = {(tpu_dtype)t->dtype, t->ndim, t->sizes, t->strides, t->offset};
+  if (s->buf) {
+    view_base own = {(tpu_dtype)s->dtype, s->ndim, s->dims};
+    if (view_is_whole(&own, &shape)) {
+      ct->whole = true;
+      ct->base = (view_base){own.dtype, own.ndim, t->sizes};
+      TPU_TRY(put(cs, head | (uint64_t)1 << 32));
+      return put_words(cs, t->sizes, (size_t)t->ndim);
+    }
+  }
+  TPU_TRY(choose_base(cs, ct, s));
+  if (view_is_whole(&ct->base, &shape)) {
+    ct->whole = true;
+    TPU_TRY(put(cs, head | (uint64_t)1 << 32));
+    return put_words(cs, t->sizes, (size_t)t->ndim);
+  }
+  if (s->buf) {
+    int64_t have = 1;
+    for (int i = 0; i < ct->base.ndim; i++) have *= ct->base.dims[i];
+    if (view_needs(ct->base.dtype, &shape) > have) { /* the storage grew after its value was made */
+      ct->grown = true;
+      cs->ndims -= (size_t)ct->base.ndim;
+      int64_t *d = cs->dims + cs->ndims;
+      d[0] = (int64_t)(s->nbytes / tpu_dtype_size(ct->base.dtype));
+      ct->base.ndim = 1;
+      ct->base.dims = d;
+      cs->ndims++;
+    }
+  }
+  if (cs->nplans == cs->cap_plans) {
+    int had = cs->cap_plans;
+    ENSURE(cs->plans, cs->cap_plans, cs->nplans + 1);
+    for (int i = had; i < cs->cap_plans; i++) cs->plans[i] = NULL;
+  }
+  view_plan **p = &cs->plans[cs->nplans];
+  if (!*p && !(*p = mem_alloc(sizeof **p))) return err_nomem();
+  TPU_TRY(view_solve(&ct->base, &shape, *p));
+  ct->plan = cs->nplans++;
+  TPU_TRY(put(cs, head | (uint64_t)ct->grown << 36));
+  TPU_TRY(put_words(cs, t->sizes, (size_t)t->ndim));
+  TPU_TRY(put(cs, ct->base.dtype | (uint64_t)ct->base.ndim << 8 | (uint64_t)(*p)->nwords << 24 | (uint64_t)(*p)->start_dtype << 56));
+  TPU_TRY(put_words(cs, ct->base.dims, (size_t)ct->base.ndim));
+  if (ct->grown) { /* what the program's parameter looks like */
+    TPU_TRY(put(cs, (uint64_t)s->ndim));
+    TPU_TRY(put_words(cs, s->dims, (size_t)s->ndim));
+  }
+  return put_words(cs, (*p)->words, (size_t)(*p)->nwords);
+}
+
+static tpu_err *add_value(tpu_call *c, call_state *cs, const tpu_value *v, int arg, uint64_t constants) {
+  const tpu_op *op = c->op;
+  bool number = arg < op->nargs && op->number[arg], constant = constants >> arg & 1;
+  switch (v->tag) {
+    case TPU_TENSOR: return add_tensor(c, cs, v, v->u.tensor, arg, 0);
+    case TPU_TENSORS:
+      TPU_TRY(put(cs, TPU_TENSORS | (uint64_t)v->n << 8));
+      for (uint32_t k = 0; k < v->n; k++) TPU_TRY(add_tensor(c, cs, v, &v->u.tensor[k], arg, (int)k));
+      return NULL;
+    case TPU_INT:
+    case TPU_BOOLEAN:
+    case TPU_DOUBLE:
+    case TPU_COMPLEX:
+      if (number) return put_number(cs, v, 0, constant);
+      TPU_TRY(put(cs, v->tag));
+      return put(cs, (uint64_t)v->u.i);
+    case TPU_INTS:
+      TPU_TRY(put(cs, TPU_INTS | (uint64_t)v->n << 8));
+      return put_words(cs, v->u.ints, v->n);
+    case TPU_DOUBLES:
+    case TPU_SCALARS:
+      TPU_TRY(put(cs, v->tag | (uint64_t)v->n << 8));
+      for (uint32_t k = 0; k < v->n; k++) TPU_TRY(put_number(cs, v, (int)k, constant));
+      return NULL;
+    case TPU_STR: {
+      TPU_TRY(put(cs, TPU_STR | (uint64_t)v->n << 8));
+      for (uint32_t k = 0; k < v->n; k += 8) {
+        uint64_t w = 0;
+        memcpy(&w, v->u.s + k, v->n - k < 8 ? v->n - k : 8);
+        TPU_TRY(put(cs, w));
+      }
+      return NULL;
+    }
+    default: return put(cs, v->tag); /* None, device, generator: not the program's business */
+  }
+}
+
+/* Under ex.lock. */
+static tpu_err *key_build(tpu_call *c, call_state *cs) {
+  cs->nwords = cs->ndims = 0;
+  cs->ntensors = cs->nstores = cs->nplans = 0;
+  stamps++;
+  size_t ndims = 64;
+  for (int i = 0; i < c->nargs; i++) {
+    const tpu_value *v = &c->args[i];
+    if (v->tag == TPU_TENSOR) ndims += 1 + (size_t)v->u.tensor->ndim + (v->u.tensor->store ? (size_t)v->u.tensor->store->ndim : 0);
+    else if (v->tag == TPU_TENSORS)
+      for (uint32_t k = 0; k < v->n; k++)
+        ndims += 1 + (size_t)v->u.tensor[k].ndim + (v->u.tensor[k].store ? (size_t)v->u.tensor[k].store->ndim : 0);
+  }
+  ENSURE(cs->dims, cs->cap_dims, ndims); /* before anything points into it */
+  TPU_TRY(put(cs, (uint64_t)(uintptr_t)c->op));
+  TPU_TRY(put(cs, (uint64_t)atomic_load_explicit(&ex.precision, memory_order_relaxed) |
+                      (uint64_t)atomic_load_explicit(&ex.default_dtype, memory_order_relaxed) << 8 | (uint64_t)c->nargs << 16));
+  uint64_t constants = atomic_load_explicit(&((tpu_op *)c->op)->constants, memory_order_relaxed);
+  for (int i = 0; i < c->nargs; i++) TPU_TRY(add_value(c, cs, &c->args[i], i, constants));
+  return NULL;
+}
+
+static uint64_t key_hash(const call_state *cs) {
+  uint64_t h = 0x9e3779b97f4a7c15ull;
+  for (size_t i = 0; i < cs->nwords; i++) {
+    h = (h ^ cs->words[i]) * 0xff51afd7ed558ccdull;
+    h ^= h >> 32;
+  }
+  return h;
+}
+
+static call_entry *find_locked(const call_state *cs, uint64_t hash) {
+  for (tnode *t = table_slot(&ex.keys, hash); t; t = t->next) {
+    call_entry *e = (call_entry *)t;
+    if (t->hash == hash && e->nwords == cs->nwords && !memcmp(e->words, cs->words, cs->nwords * sizeof *cs->words)) {
+      t->used = true;
+      return e;
+    }
+  }
+  return NULL;
+}
+
+void entry_release(call_entry *e) {
+  if (!e || atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) != 1) return;
+  program_release(e->prog);
+  arena_free(&e->mem);
+  mem_free(e);
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------- */
+
+/* Fills cs->bufs and cs->args; every buffer is retained. Under ex.lock. *n: how many were retained, also on failure. */
+static tpu_err *gather_locked(tpu_call *c, call_state *cs, const call_entry *e, int *n, size_t *nkeep) {
+  size_t np = (size_t)e->nparams;
+  if (np > cs->cap_bufs) {
+    size_t want = np * 2 < 16 ? 16 : np * 2;
+    dbuf **b = mem_realloc(cs->bufs, want * sizeof *b);
+    if (b) cs->bufs = b;
+    pjrt_buffer **a = mem_realloc(cs->args, want * sizeof *a);
+    if (a) cs->args = a;
+    int64_t *k = mem_realloc(cs->keep, want * sizeof *k);
+    if (k) cs->keep = k;
+    if (!b || !a || !k) return err_nomem();
+    cs->cap_bufs = want;
+  }
+  ENSURE(cs->outs, cs->cap_outs, e->noutputs + 1);
+  for (int i = 0; i < e->nparams; i++) {
+    const param_spec *p = &e->params[i];
+    dbuf *d = NULL;
+    switch (p->kind) {
+      case PARAM_STORE: {
+        d = cs->stores[p->elem].buf;
+        if (p->donated) {
+          int mine = 1 + (ex.last[d->device] == d);
+          if (atomic_load_explicit(&d->refs, memory_order_relaxed) > mine) cs->keep[(*nkeep)++] = i;
+        }
+        dbuf_retain(d);
+        break;
+      }
+      case PARAM_NUMBER: {
+        op_host_number num;
+        if (!op_read_number(&c->args[p->arg], p->elem, &num)) return err_new(TPU_ERR_RUNTIME, "argument %d is no number", p->arg);
+        TPU_TRY(number_get_locked(&num, (tpu_dtype)p->dtype, c->device, &d));
+        break;
+      }
+      case PARAM_START: {
+        op_host_number num = {.dtype = TPU_I64, .is_int = true, .i = cs->plans[cs->tensors[p->elem].plan]->starts[p->k]};
+        TPU_TRY(number_get_locked(&num, (tpu_dtype)p->dtype, c->device, &d));
+        break;
+      }
+      default: {
+        if (!c->rng) return err_new(TPU_ERR_RUNTIME, "no generator was given");
+        pjrt_buffer *b;
+        TPU_TRY(pjrt_buffer_from_host(ex.client, c->device, c->rng, dtype_pjrt(TPU_U64), (const int64_t[]){2}, 1, &b));
+        TPU_TRY(dbuf_new(b, c->device, NULL, &d));
+        c->rng[1] += e->rng_blocks;
+      }
+    }
+    cs->bufs[i] = d;
+    cs->args[i] = d->b;
+    *n = i + 1;
+  }
+  return NULL;
+}
+
+/* Puts the program's outputs where they belong. Consumes cs->outs, also on failure. */
+static tpu_err *bind_outputs(tpu_call *c, call_state *cs, const call_entry *e, tpu_store **made) {
+  tpu_err *err = NULL;
+  ex_lock();
+  for (int i = 0; i < e->nouts; i++) {
+    const out_spec *o = &e->outs[i];
+    dbuf *d = NULL;
+    made[i] = NULL;
+    if (o->output >= 0) {
+      if (err) {
+        pjrt_buffer_free(ex.client, cs->outs[o->output]);
+        continue;
+      }
+      err = dbuf_new(cs->outs[o->output], c->device, c->op->name, &d);
+      if (err) continue;
+      dbuf *last = ex.last[c->device];
+      ex.last[c->device] = dbuf_retain(d);
+      dbuf_release(last);
+    }
+    if (err) continue;
+    if (o->kind == OUT_STORE) {
+      err = store_set_locked(cs->stores[o->elem].s, d, (tpu_dtype)o->base_dtype, o->base_ndim, o->base_dims);
+      continue;
+    }
+    err = store_new_locked(o->nbytes, c->device, &made[i]);
+    if (err) dbuf_release(d);
+    else if (d) err = store_set_locked(made[i], d, (tpu_dtype)o->base_dtype, o->base_ndim, o->base_dims);
+  }
+  ex_unlock();
+  return err;
+}
+
+static tpu_err *give_results(tpu_call *c, const call_entry *e, tpu_store **made) {
+  tpu_err *err = NULL;
+  for (int i = 0; i < e->nouts; i++) {
+    const out_spec *o = &e->outs[i];
+    if (!made[i]) continue;
+    if (err) tpu_store_release(made[i]);
+    else err = c->result(c, o->ret, o->elem, made[i], o->sizes, o->strides, o->ndim, (tpu_dtype)o->dtype);
+  }
+  return err;
+}
+
+static tpu_err *debug_wait(call_state *cs, const call_entry *e, tpu_store **made) {
+  for (int i = 0; i < e->nouts; i++) {
+    tpu_store *s = e->outs[i].kind == OUT_STORE ? cs->stores[e->outs[i].elem].s : made[i];
+    if (!s) continue;
+    ex_lock();
+    dbuf *d = s->buf ? dbuf_retain(s->buf) : NULL;
+    ex_unlock();
+    tpu_err *err = d ? dbuf_wait(d) : NULL;
+    dbuf_release(d);
+    if (err) return err;
+  }
+  return NULL;
+}
+
+/* Runs a known call; called with ex.lock held, returns without it. */
+static tpu_err *run_locked(tpu_call *c, call_state *cs, call_entry *e) {
+  tpu_err *err = NULL;
+  int nbufs = 0;
+  size_t nkeep = 0;
+  ex.stats.calls++;
+  if (e->prog) {
+    err = gather_locked(c, cs, e, &nbufs, &nkeep);
+    ex.stats.executions += !err;
+  }
+  atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
+  ex_unlock();
+  if (!err && e->prog)
+    err = pjrt_execute(ex.client, e->prog->exec, c->device, cs->args, (size_t)e->nparams, cs->keep, nkeep, cs->outs, NULL);
+  for (int i = 0; i < nbufs; i++) dbuf_release(cs->bufs[i]);
+  if (!err) {
+    tpu_store *few[8], **made = few;
+    if (e->nouts > 8) made = mem_alloc((size_t)e->nouts * sizeof *made);
+    if (!made) {
+      for (int i = 0; i < e->noutputs; i++) pjrt_buffer_free(ex.client, cs->outs[i]);
+      err = err_nomem();
+    } else {
+      err = bind_outputs(c, cs, e, made);
+      if (!err && atomic_load_explicit(&ex.mode, memory_order_relaxed) == TPU_DEBUG) err = debug_wait(cs, e, made);
+      if (err) {
+        for (int i = 0; i < e->nouts; i++) tpu_store_release(made[i]);
+      } else {
+        err = give_results(c, e, made);
+      }
+      if (made != few) mem_free(made);
+    }
+  }
+  entry_release(e);
+  return err;
+}
+
+/* Keeps a new entry under the key that cs holds. Consumes it. */
+static tpu_err *insert(call_state *cs, call_entry *take_e) {
+  call_entry *dropped[16];
+  int ndropped = 0;
+  take_e->words = arena_copy(&take_e->mem, cs->words, cs->nwords * sizeof *cs->words);
+  take_e->nwords = cs->nwords;
+  take_e->node.hash = key_hash(cs);
+  if (!take_e->words) {
+    entry_release(take_e);
+    return err_nomem();
+  }
+  ex_lock();
+  tpu_err *e = NULL;
+  ex.stats.key_misses++;
+  if (find_locked(cs, take_e->node.hash)) dropped[ndropped++] = take_e; /* another thread was faster */
+  else if ((e = table_add(&ex.keys, &take_e->node))) dropped[ndropped++] = take_e;
+  for (tnode *t; ndropped < 15 && (t = table_evict(&ex.keys));) dropped[ndropped++] = (call_entry *)t;
+  ex_unlock();
+  for (int i = 0; i < ndropped; i++) entry_release(dropped[i]);
+  return e;
+}
+
+tpu_err *tpu_call_run(tpu_call *c) {
+  TPU_TRY(ex_ready());
+  if (c->device < 0 || c->device >= ex.ndevices)
+    return err_new(TPU_ERR_RUNTIME, "tpu: device index %d is out of range: there are %d devices", c->device, ex.ndevices);
+  call_state *cs = scratch_take();
+  if (!cs) return err_nomem();
+  tpu_err *err = NULL;
+  for (int tries = 0;; tries++) {
+    ex_lock();
+    err = key_build(c, cs);
+    if (err) {
+      ex_unlock();
+      break;
+    }
+    call_entry *e = find_locked(cs, key_hash(cs));
+    if (e) {
+      ex.stats.key_hits += tries == 0;
+      err = run_locked(c, cs, e);
+      if (err) err = err_wrap(err, "%s", c->op->name);
+      break;
+    }
+    ex_unlock();
+    if (tries == 8) {
+      err = err_new(TPU_ERR_RUNTIME, "%s: its arguments changed while it was built (another thread writes to them)", c->op->name);
+      break;
+    }
+    uint64_t before = atomic_load(&((tpu_op *)c->op)->constants);
+    err = entry_build(c, cs, &e);
+    if (err) break;
+    if (atomic_load(&((tpu_op *)c->op)->constants) != before) {
+      entry_release(e); /* the row read a number as a constant: the key was too weak; the program itself is known now */
+      continue;
+    }
+    err = insert(cs, e);
+    if (err) break;
+  }
+  scratch_give(cs);
+  return err;
+}

@@ -1,0 +1,205 @@
+/* exec.h - the executor's inside: what its files share.
+ *
+ * One lock (`ex.lock`) guards the tables, the list of stores and every store's value. It is held for short sections
+ * only: never across a call that compiles, runs or waits. A device buffer is counted, so a value that is being
+ * replaced stays alive for those who read it.
+ */
+#ifndef TPU_EXEC_EXEC_H
+#define TPU_EXEC_EXEC_H
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "exec/table.h"
+#include "ops/ctx.h"
+#include "pjrt/pjrt.h"
+#include "view/view.h"
+
+enum { EX_MAX_DEVICES = 256, STORE_INLINE_DIMS = 6 };
+
+/* ---- device buffers -------------------------------------------------------------------------------------------- */
+
+typedef struct {
+  atomic_int refs;
+  int device;
+  bool reported;  /* its error was given to a synchronize already */
+  const char *op; /* the operator that made it, process-lived; NULL: a copy from the host */
+  pjrt_buffer *b;
+} dbuf;
+
+/* Consumes b (also on failure). */
+TPU_MUST tpu_err *dbuf_new(pjrt_buffer *take_b, int device, const char *op, dbuf **out);
+static inline dbuf *dbuf_retain(dbuf *d) {
+  atomic_fetch_add_explicit(&d->refs, 1, memory_order_relaxed);
+  return d;
+}
+void dbuf_release(dbuf *d);
+TPU_MUST tpu_err *dbuf_wait(dbuf *d); /* blocks; the error names the operator */
+
+/* ---- stores ---------------------------------------------------------------------------------------------------- */
+
+struct tpu_store {
+  atomic_int refs;
+  int device;
+  size_t nbytes;
+  void *address;
+  dbuf *buf; /* the value: dense, row-major, dims of dtype; NULL: none yet, reads give zeros */
+  uint8_t dtype;
+  int16_t ndim;
+  int64_t *dims; /* inline_dims or a block of its own */
+  int64_t inline_dims[STORE_INLINE_DIMS];
+  uint64_t stamp; /* the last call that saw it, and its number in that call */
+  int32_t number;
+  tpu_store *prev, *next;
+};
+
+/* All under ex.lock. */
+TPU_MUST tpu_err *store_new_locked(size_t nbytes, int device, tpu_store **out);
+TPU_MUST tpu_err *store_set_locked(tpu_store *s, dbuf *take_value, tpu_dtype dtype, int ndim, const int64_t *dims);
+/* The address range (address.c). */
+void *address_take(size_t nbytes);
+void address_give(void *p, size_t nbytes);
+
+/* How a store would be kept if it held this tensor alone: its dims in the order of memory. False when the tensor does
+ * not cover the whole store densely. dims: room for ndim. */
+bool store_natural_dims(const tpu_tensor *t, size_t nbytes, int64_t *dims);
+
+/* ---- programs -------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+  tnode node;
+  hash128 name;
+  atomic_int refs;
+  pjrt_exec *exec;
+  size_t noutputs;
+} program;
+
+/* The program of a graph: from memory, else compiled. Blocks while compiling. Gives a reference. */
+TPU_MUST tpu_err *program_get(ir_graph *g, const char *op_name, program **out);
+void program_release(program *p);
+
+/* ---- numbers --------------------------------------------------------------------------------------------------- */
+
+/* The device buffer of a number in dtype's representation: cached. Gives a reference. Under ex.lock. */
+TPU_MUST tpu_err *number_get_locked(const op_host_number *n, tpu_dtype dtype, int device, dbuf **out);
+/* Host representation; gives its size in bytes (at most 16), 0 when the dtype is unknown. */
+size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]);
+
+/* ---- operators ------------------------------------------------------------------------------------------------- */
+
+struct tpu_op {
+  const op_row *row;
+  char *name; /* "aten::add.Tensor" */
+  int nargs, nrets;
+  int16_t *ret_alias;  /* nrets: the argument returned, or -1 */
+  bool *written;       /* nargs */
+  bool *number;        /* nargs: a Scalar or float, so an operand */
+  _Atomic uint64_t constants; /* bit i: the value of number i is part of the key (a row read it with op_const) */
+};
+
+/* ---- state ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+  pthread_mutex_t lock;
+  pjrt_client *client;
+  int ndevices;
+  atomic_int mode, precision, default_dtype;
+  atomic_bool forked;
+  tpu_store *stores; /* all live ones */
+  dbuf *last[EX_MAX_DEVICES]; /* made last on each device: what an event waits for */
+  tpu_memory_stats memory[EX_MAX_DEVICES];
+  tpu_stats stats;
+  table keys, programs, numbers;
+} ex_state;
+extern ex_state ex;
+
+static inline void ex_lock(void) { pthread_mutex_lock(&ex.lock); }
+static inline void ex_unlock(void) { pthread_mutex_unlock(&ex.lock); }
+/* NULL when the runtime is up (starts it at the first call). */
+TPU_MUST tpu_err *ex_ready(void);
+
+/* The argument that result `ret` of the row is written to, or -1 when it is a new value. */
+int op_target(const tpu_op *op, int ret);
+int dtype_pjrt(tpu_dtype d); /* PJRT_Buffer_Type, 0 if none */
+
+/* ---- the call -------------------------------------------------------------------------------------------------- */
+
+/* One tensor argument (or list element) of the call at hand. */
+typedef struct {
+  const tpu_tensor *t;
+  int16_t arg;
+  int32_t elem;
+  int32_t store;      /* number in call_state.stores; -1: a number on the CPU, or undefined, or empty */
+  bool whole, empty;  /* the view is the base itself; no elements */
+  bool grown;         /* the base is taken as flat, over all of the storage (a view past the value's end) */
+  int32_t plan;       /* index in call_state.plans, -1 when whole or empty */
+  view_base base;     /* as this call sees it (dims lent from the store or from base_dims) */
+} call_tensor;
+
+typedef struct {
+  tpu_store *s;
+  dbuf *buf; /* NULL: no value yet */
+  view_base base;
+} call_store;
+
+typedef struct call_state {
+  uint64_t *words;
+  size_t nwords, cap_words;
+  call_tensor *tensors;
+  int ntensors, cap_tensors;
+  call_store *stores;
+  int nstores, cap_stores;
+  view_plan **plans;
+  int nplans, cap_plans;
+  int64_t *dims; /* room for base dims that no store owns */
+  size_t ndims, cap_dims;
+  dbuf **bufs;
+  pjrt_buffer **args, **outs;
+  int64_t *keep;
+  size_t cap_bufs, cap_outs;
+  bool busy;
+} call_state;
+
+typedef enum { PARAM_STORE, PARAM_NUMBER, PARAM_START, PARAM_RNG } param_kind;
+typedef struct {
+  uint8_t kind, dtype;
+  bool donated;  /* an output may reuse it */
+  int16_t arg;   /* NUMBER */
+  int32_t elem;  /* NUMBER: list element; STORE: number of the store; START: number of the tensor */
+  int32_t k;     /* START: which start */
+} param_spec;
+
+typedef enum { OUT_NEW, OUT_EMPTY, OUT_STORE } out_kind;
+typedef struct {
+  uint8_t kind, dtype;
+  int16_t ret, ndim;
+  int32_t elem;  /* NEW, EMPTY: element of a list result; STORE: number of the store */
+  int32_t output; /* the program's output, -1 for EMPTY */
+  const int64_t *sizes, *strides; /* of the tensor */
+  int16_t base_ndim;
+  const int64_t *base_dims; /* as the store keeps it */
+  uint8_t base_dtype;
+  size_t nbytes;
+} out_spec;
+
+typedef struct {
+  tnode node;
+  atomic_int refs;
+  arena mem;
+  const uint64_t *words;
+  size_t nwords;
+  program *prog; /* NULL: nothing to run */
+  param_spec *params;
+  int nparams, ndonated;
+  out_spec *outs;
+  int nouts, noutputs;
+  uint64_t rng_blocks; /* how far the generator's offset moves */
+} call_entry;
+
+/* Builds the entry for a call that was not seen before (build.c). cs describes the arguments. Compiles; blocks. */
+TPU_MUST tpu_err *entry_build(tpu_call *c, call_state *cs, call_entry **out);
+void entry_release(call_entry *e);
+#endif

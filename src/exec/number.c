@@ -1,0 +1,127 @@
+/* Python numbers and view starts as device buffers of rank 0, cached by value, so that a changed number never compiles
+ * and a known one costs no copy. */
+#include <math.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "exec/exec.h"
+
+typedef struct {
+  tnode node;
+  uint8_t bits[16];
+  uint8_t dtype;
+  int16_t device;
+  dbuf *buf;
+} number_entry;
+
+static uint16_t to_bf16(float f) {
+  uint32_t u;
+  memcpy(&u, &f, 4);
+  if (isnan(f)) return 0x7fc0;
+  return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+/* double -> binary16, rounded to nearest even once */
+static uint16_t to_f16(double d) {
+  uint16_t sign = signbit(d) ? 0x8000 : 0;
+  double a = fabs(d);
+  if (isnan(d)) return 0x7e00;
+  if (a >= 65520.0) return sign | 0x7c00;
+  if (a < 0x1p-14) return (uint16_t)(sign | (uint16_t)nearbyint(a * 0x1p24));
+  int e;
+  double m = frexp(a, &e); /* [0.5, 1) */
+  uint32_t bits = (uint32_t)nearbyint(m * 2048); /* 1024..2048 */
+  return (uint16_t)(sign | (uint16_t)(((uint32_t)(e + 13) << 10) + bits - 0));
+}
+
+size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]) {
+  memset(out, 0, 16);
+  /* float -> integer: what C leaves undefined is made the extremes, NaN is 0 */
+  int64_t i = n->is_int ? n->i
+              : isnan(n->re) ? 0
+              : n->re >= 0x1p63 ? INT64_MAX
+              : n->re <= -0x1p63 ? INT64_MIN
+                                 : (int64_t)n->re;
+  double re = n->is_int && n->dtype == TPU_U64 ? (double)(uint64_t)n->i : n->is_int ? (double)n->i : n->re;
+  float f[2] = {n->is_int ? (float)n->i : (float)n->re, (float)n->im};
+  switch (dtype) {
+    case TPU_BOOL: out[0] = n->is_int ? n->i != 0 : n->re != 0 || n->im != 0; return 1;
+    case TPU_U8:
+    case TPU_I8: memcpy(out, &i, 1); return 1;
+    case TPU_U16:
+    case TPU_I16: memcpy(out, &i, 2); return 2;
+    case TPU_U32:
+    case TPU_I32: memcpy(out, &i, 4); return 4;
+    case TPU_U64:
+    case TPU_I64: memcpy(out, &i, 8); return 8;
+    case TPU_F32: memcpy(out, f, 4); return 4;
+    case TPU_F64: memcpy(out, &re, 8); return 8;
+    case TPU_C64: memcpy(out, f, 8); return 8;
+    case TPU_C128: memcpy(out, &re, 8); memcpy(out + 8, &n->im, 8); return 16;
+    case TPU_BF16: { uint16_t h = to_bf16(f[0]); memcpy(out, &h, 2); return 2; }
+    case TPU_F16: { uint16_t h = to_f16(re); memcpy(out, &h, 2); return 2; }
+    default: return 0;
+  }
+}
+
+tpu_err *number_get_locked(const op_host_number *n, tpu_dtype dtype, int device, dbuf **out) {
+  uint8_t bits[16];
+  *out = NULL;
+  size_t size = number_bits(n, dtype, bits);
+  if (!size) return err_new(TPU_ERR_NOT_IMPLEMENTED, "tpu: a number cannot be given as %s", tpu_dtype_name(dtype));
+  uint64_t w[2];
+  memcpy(w, bits, 16);
+  uint64_t h = (w[0] * 0x9e3779b97f4a7c15ull) ^ (w[1] + (uint64_t)dtype * 0xff51afd7ed558ccdull + (uint64_t)device);
+  h ^= h >> 29;
+  h *= 0xbf58476d1ce4e5b9ull;
+  h ^= h >> 32;
+  for (tnode *t = table_slot(&ex.numbers, h); t; t = t->next) {
+    number_entry *e = (number_entry *)t;
+    if (t->hash == h && e->dtype == dtype && e->device == device && !memcmp(e->bits, bits, 16)) {
+      t->used = true;
+      ex.stats.number_hits++;
+      *out = dbuf_retain(e->buf);
+      return NULL;
+    }
+  }
+  ex.stats.number_misses++;
+  pjrt_buffer *b;
+  TPU_TRY(pjrt_buffer_from_host(ex.client, device, bits, dtype_pjrt(dtype), NULL, 0, &b));
+  dbuf *d;
+  TPU_TRY(dbuf_new(b, device, NULL, &d));
+  number_entry *e = mem_calloc(sizeof *e);
+  if (!e) {
+    dbuf_release(d);
+    return err_nomem();
+  }
+  e->node.hash = h;
+  memcpy(e->bits, bits, 16);
+  e->dtype = (uint8_t)dtype;
+  e->device = (int16_t)device;
+  e->buf = dbuf_retain(d);
+  ex.numbers.limit = (size_t)env_int(ENV_NUMBER_CACHE);
+  tpu_err *err = table_add(&ex.numbers, &e->node);
+  if (err) {
+    dbuf_release(d);
+    dbuf_release(d);
+    mem_free(e);
+    return err;
+  }
+  for (tnode *t; (t = table_evict(&ex.numbers));) {
+    dbuf_release(((number_entry *)t)->buf);
+    mem_free(t);
+  }
+  *out = d;
+  return NULL;
+}
+
+void tpu_empty_cache(void) {
+  ex_lock();
+  while (ex.numbers.oldest) {
+    tnode *t = ex.numbers.oldest;
+    table_remove(&ex.numbers, t);
+    dbuf_release(((number_entry *)t)->buf);
+    mem_free(t);
+  }
+  ex_unlock();
+}

@@ -1,0 +1,190 @@
+/* Stores: what an ATen storage holds. A store is a variable; its value is a counted device buffer. */
+#include <string.h>
+
+#include "exec/exec.h"
+
+/* ---- device buffers -------------------------------------------------------------------------------------------- */
+
+tpu_err *dbuf_new(pjrt_buffer *take_b, int device, const char *op, dbuf **out) {
+  dbuf *d = mem_alloc(sizeof *d);
+  if (!d) {
+    pjrt_buffer_free(ex.client, take_b);
+    return err_nomem();
+  }
+  atomic_init(&d->refs, 1);
+  d->device = device;
+  d->reported = false;
+  d->op = op;
+  d->b = take_b;
+  *out = d;
+  return NULL;
+}
+
+void dbuf_release(dbuf *d) {
+  if (!d || atomic_fetch_sub_explicit(&d->refs, 1, memory_order_acq_rel) != 1) return;
+  pjrt_buffer_free(ex.client, d->b);
+  mem_free(d);
+}
+
+tpu_err *dbuf_wait(dbuf *d) {
+  tpu_err *e = pjrt_buffer_wait(ex.client, d->b);
+  return e && d->op ? err_wrap(e, "%s", d->op) : e;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------ */
+
+tpu_err *store_new_locked(size_t nbytes, int device, tpu_store **out) {
+  *out = NULL;
+  tpu_memory_stats *m = &ex.memory[device];
+  if (m->limit && (int64_t)nbytes > m->limit - m->allocated) {
+    m->ooms++;
+    return err_new(TPU_ERR_OOM,
+                   "tpu: out of memory: tried to allocate %zu bytes on tpu:%d, which holds %lld bytes of which %lld are "
+                   "allocated; free tensors, use smaller ones, or shard them over devices",
+                   nbytes, device, (long long)m->limit, (long long)m->allocated);
+  }
+  tpu_store *s = mem_alloc(sizeof *s);
+  if (!s) return err_nomem();
+  s->address = nbytes ? address_take(nbytes) : NULL;
+  if (nbytes && !s->address) {
+    mem_free(s);
+    m->ooms++;
+    return err_new(TPU_ERR_OOM, "tpu: out of memory: no address range of %zu bytes is left", nbytes);
+  }
+  atomic_init(&s->refs, 1);
+  s->device = device;
+  s->nbytes = nbytes;
+  s->buf = NULL;
+  s->ndim = 0;
+  s->dtype = TPU_U8;
+  s->dims = s->inline_dims;
+  s->stamp = 0;
+  s->prev = NULL;
+  s->next = ex.stores;
+  if (ex.stores) ex.stores->prev = s;
+  ex.stores = s;
+  m->allocated += (int64_t)nbytes;
+  m->total_allocated += (int64_t)nbytes;
+  m->stores++;
+  if (m->allocated > m->allocated_peak) m->allocated_peak = m->allocated;
+  if (m->stores > m->stores_peak) m->stores_peak = m->stores;
+  *out = s;
+  return NULL;
+}
+
+tpu_err *tpu_store_new(size_t nbytes, int device, tpu_store **out) {
+  *out = NULL;
+  TPU_TRY(ex_ready());
+  if (device < 0 || device >= ex.ndevices)
+    return err_new(TPU_ERR_RUNTIME, "tpu: device index %d is out of range: there are %d devices", device, ex.ndevices);
+  ex_lock();
+  tpu_err *e = store_new_locked(nbytes, device, out);
+  ex_unlock();
+  return e;
+}
+
+tpu_store *tpu_store_retain(tpu_store *s) {
+  if (s) atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+  return s;
+}
+
+void tpu_store_release(tpu_store *s) {
+  if (!s || atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1) return;
+  ex_lock();
+  if (s->prev) s->prev->next = s->next;
+  else ex.stores = s->next;
+  if (s->next) s->next->prev = s->prev;
+  address_give(s->address, s->nbytes);
+  ex.memory[s->device].allocated -= (int64_t)s->nbytes;
+  ex.memory[s->device].stores--;
+  ex_unlock();
+  dbuf_release(s->buf);
+  if (s->dims != s->inline_dims) mem_free(s->dims);
+  mem_free(s);
+}
+
+void *tpu_store_address(const tpu_store *s) { return s->address; }
+size_t tpu_store_nbytes(const tpu_store *s) { return s->nbytes; }
+int tpu_store_device(const tpu_store *s) { return s->device; }
+
+tpu_store *tpu_store_from_address(const void *p, size_t *offset) {
+  if (!tpu_is_device_address(p)) return NULL;
+  tpu_store *found = NULL;
+  ex_lock();
+  for (tpu_store *s = ex.stores; s && !found; s = s->next)
+    if (s->nbytes && (const char *)p >= (const char *)s->address && (const char *)p < (const char *)s->address + s->nbytes) {
+      found = s;
+      *offset = (size_t)((const char *)p - (const char *)s->address);
+    }
+  ex_unlock();
+  return found;
+}
+
+/* ---- value ----------------------------------------------------------------------------------------------------- */
+
+tpu_err *store_set_locked(tpu_store *s, dbuf *take_value, tpu_dtype dtype, int ndim, const int64_t *dims) {
+  if (ndim > STORE_INLINE_DIMS && (s->dims == s->inline_dims || s->ndim < ndim)) {
+    int64_t *d = mem_alloc((size_t)ndim * sizeof *d);
+    if (!d) {
+      dbuf_release(take_value);
+      return err_nomem();
+    }
+    if (s->dims != s->inline_dims) mem_free(s->dims);
+    s->dims = d;
+  }
+  if (s->dims != dims) memcpy(s->dims, dims, (size_t)ndim * sizeof *dims);
+  s->dtype = (uint8_t)dtype;
+  s->ndim = (int16_t)ndim;
+  dbuf *old = s->buf;
+  s->buf = take_value;
+  dbuf_release(old);
+  return NULL;
+}
+
+bool store_natural_dims(const tpu_tensor *t, size_t nbytes, int64_t *dims) {
+  size_t size = tpu_dtype_size((tpu_dtype)t->dtype);
+  int64_t n = 1;
+  for (int i = 0; i < t->ndim; i++) n *= t->sizes[i];
+  if (t->offset || (size_t)n * size != nbytes) return false;
+  /* insertion sort by stride, largest first; dims of size 1 stay where they are */
+  int order[VIEW_MAX_DIMS], k = 0;
+  for (int i = 0; i < t->ndim; i++) {
+    int j = k++;
+    for (; j > 0 && t->strides[order[j - 1]] < t->strides[i] && t->sizes[order[j - 1]] != 1 && t->sizes[i] != 1; j--) order[j] = order[j - 1];
+    order[j] = i;
+  }
+  int64_t stride = 1;
+  for (int j = k - 1; j >= 0; j--) {
+    if (t->sizes[order[j]] != 1 && t->strides[order[j]] != stride) return false;
+    stride *= t->sizes[order[j]];
+  }
+  for (int j = 0; j < k; j++) dims[j] = t->sizes[order[j]];
+  return true;
+}
+
+tpu_err *tpu_store_resize(tpu_store *s, size_t nbytes) {
+  TPU_TRY(ex_ready());
+  ex_lock();
+  tpu_memory_stats *m = &ex.memory[s->device];
+  tpu_err *e = NULL;
+  void *address = NULL;
+  if (nbytes > s->nbytes && m->limit && (int64_t)(nbytes - s->nbytes) > m->limit - m->allocated) {
+    m->ooms++;
+    e = err_new(TPU_ERR_OOM, "tpu: out of memory: tried to resize a storage to %zu bytes on tpu:%d, which holds %lld bytes of which %lld are allocated",
+                nbytes, s->device, (long long)m->limit, (long long)m->allocated);
+  } else if (nbytes && !(address = address_take(nbytes))) {
+    e = err_new(TPU_ERR_OOM, "tpu: out of memory: no address range of %zu bytes is left", nbytes);
+  } else {
+    address_give(s->address, s->nbytes);
+    m->allocated += (int64_t)nbytes - (int64_t)s->nbytes;
+    if (m->allocated > m->allocated_peak) m->allocated_peak = m->allocated;
+    s->address = address;
+    s->nbytes = nbytes;
+    if (!nbytes) { /* FSDP frees a parameter's memory this way */
+      dbuf_release(s->buf);
+      s->buf = NULL;
+    }
+  }
+  ex_unlock();
+  return e;
+}

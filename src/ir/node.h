@@ -1,0 +1,135 @@
+/* node.h - what a graph is made of; only the files of src/ir include it. */
+#ifndef TPU_IR_NODE_H
+#define TPU_IR_NODE_H
+#include <string.h>
+
+#include "ir/ir.h"
+
+enum { IR_MAX_RANK = 64, IR_MAX_DEPTH = 64 };
+
+typedef struct ir_op ir_op;
+typedef struct ir_block ir_block;
+
+/* A list of operations with arguments: the program, or one region of an operation. */
+struct ir_block {
+  ir_block *up; /* the block around it; NULL for the program */
+  ir_op *first, *last;
+  val *args;
+  int nargs;
+  val *results; /* of a region, when it is finished */
+  int nresults;
+};
+
+struct ir_op {
+  const char *name;  /* "stablehlo.add" */
+  const char *attrs; /* inside of {...}; "" if none */
+  val *in;
+  ir_value *out;
+  ir_block **regions;
+  ir_block *block; /* where it stands; NULL while its regions are being built */
+  ir_op *prev, *next;
+  int nin, nout, nregions;
+  uint32_t live; /* the epoch of the last print that reached it */
+};
+
+/* A parameter or region argument: a value without operation still knows its block. */
+typedef struct {
+  ir_value v;
+  ir_block *block;
+} ir_arg;
+
+/* An operation whose regions are being built; they nest. */
+typedef struct ir_open {
+  struct ir_open *up;
+  ir_op *op;
+  const char *what; /* "reduce", "sort", ...: which end function must close it */
+  ir_block *outer;
+  int stage; /* region that is being built */
+} ir_open;
+
+typedef struct {
+  val v;
+  int alias;
+} ir_result;
+
+struct ir_graph {
+  arena mem;
+  tpu_err *err; /* the first one, until taken */
+  bool failed;
+  ir_block top;
+  ir_block *at; /* where operations are appended */
+  ir_open *open;
+  int depth;
+  int param_cap;
+  ir_result *outputs;
+  int noutputs, output_cap;
+  uint32_t epoch;
+  buf scratch;
+  ir_arg poison; /* in no block */
+};
+
+/* False once something went wrong. */
+static inline bool node_ok(ir_graph *g) { return !g->failed && !g->mem.failed; }
+static inline val node_poison(ir_graph *g) { return &g->poison.v; }
+
+/* Checks that values may be used where the graph stands now (not NULL, in scope); else records an error. */
+bool node_usable(ir_graph *g, const char *op, const val *in, int n);
+/* Checks rank, sizes and their product times the element size; else records an error. */
+bool node_type_ok(ir_graph *g, const char *op, tpu_dtype dtype, int ndim, const int64_t *dims);
+
+/* An operation that is not in a block yet, with operands checked; NULL after an error. attrs lives as long as g. */
+ir_op *node_op(ir_graph *g, const char *name, const char *attrs, const val *in, int nin, int nout, int nregions);
+/* Gives result i its type. dims is copied unless it is the array of an operand. */
+void node_type(ir_graph *g, ir_op *op, int i, tpu_dtype dtype, int ndim, const int64_t *dims);
+/* Appends op to the current block. */
+void node_append(ir_graph *g, ir_op *op);
+/* All of it for one result. */
+val node_make(ir_graph *g, const char *name, const char *attrs, const val *in, int nin, tpu_dtype dtype, int ndim,
+              const int64_t *dims);
+
+/* Regions: begins the first one of op, with arguments of the given types. */
+bool node_open(ir_graph *g, ir_op *op, const char *what);
+void node_region(ir_graph *g, int nargs);
+val node_region_arg(ir_graph *g, int i, tpu_dtype dtype, int ndim, const int64_t *dims);
+/* The open operation, if it is of the kind `what` and its region number `stage` is being built; else an error and NULL. */
+ir_op *node_opened(ir_graph *g, const char *what, int stage);
+/* Ends the current region with results; the next region may begin. */
+bool node_region_end(ir_graph *g, const val *results, int n);
+/* Closes the operation after its last region and appends it. */
+void node_close(ir_graph *g);
+/* A region of one operation on two scalars; body -1: gives its second argument back; -2 - c: compares by ir_cmp c. */
+bool node_simple_region(ir_graph *g, int body, tpu_dtype dtype);
+void node_poison_all(ir_graph *g, val *out, int n);
+
+/* Attribute text: buf of the graph, then a copy in the arena. */
+buf *attr_begin(ir_graph *g);
+const char *attr_end(ir_graph *g);
+void attr_i64s(buf *b, const char *name, const int64_t *v, int n); /* name = array<i64: 1, 2> */
+void attr_ints(buf *b, const char *name, const int *v, int n);
+void attr_bracket(buf *b, const char *name, const int *v, int n);  /* name = [1, 2]; nothing for n = 0 */
+void attr_precision(buf *b, int precision);                        /* ", precision_config = ..."; nothing for default */
+
+/* "float32[2, 3]", for messages. */
+const char *node_text(ir_graph *g, val v);
+const char *node_dims_text(ir_graph *g, int ndim, const int64_t *dims);
+
+/* The MLIR name of an element type; "?" for a number that is no dtype. */
+const char *node_mlir(tpu_dtype d);
+void node_put_type(buf *b, tpu_dtype dtype, int ndim, const int64_t *dims);
+
+/* bits.c: conversion of numbers to element bits. */
+uint64_t bits_of_double(tpu_dtype d, double v); /* d: a float dtype; nearest, ties to even */
+double bits_to_double(tpu_dtype d, uint64_t bits);
+double bits_int_odd(int64_t v); /* rounded to odd: rounding it once more to a narrower format is exact */
+int64_t bits_double_to_int(tpu_dtype d, double v); /* cut toward zero; saturates, NaN is 0; bits of an unsigned result */
+
+/* Runs of checks that return poison. */
+#define CHECK_OR(cond, ...)                                              \
+  do {                                                                   \
+    if (!(cond)) return ir_fail(g, TPU_ERR_RUNTIME, __VA_ARGS__);        \
+  } while (0)
+#define USABLE_OR_POISON(name, in, n)                                    \
+  do {                                                                   \
+    if (!node_usable(g, name, in, n)) return node_poison(g);             \
+  } while (0)
+#endif

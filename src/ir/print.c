@@ -1,0 +1,182 @@
+/* print.c - the graph as MLIR text in generic form: one way of writing for every operation. */
+#include "ir/node.h"
+
+typedef struct {
+  ir_graph *g;
+  buf *b;
+  int32_t next; /* the next free number for a value */
+} printer;
+
+/* ---- which operations are needed ------------------------------------------------------------------------------- */
+
+static void reach(ir_graph *g, val v) {
+  if (v->op) v->op->live = g->epoch;
+}
+
+/* Operands stand before their users, so one walk from the end reaches all. */
+static void mark_block(ir_graph *g, ir_block *b) {
+  for (int i = 0; i < b->nresults; i++) reach(g, b->results[i]);
+  for (ir_op *op = b->last; op; op = op->prev) {
+    if (op->live != g->epoch) continue;
+    for (int i = 0; i < op->nin; i++) reach(g, op->in[i]);
+    for (int i = 0; i < op->nregions; i++) mark_block(g, op->regions[i]);
+  }
+}
+
+/* ---- text ------------------------------------------------------------------------------------------------------ */
+
+static void put_value(printer *p, val v) {
+  if (v->id < 0) {
+    buf_str(p->b, "%arg");
+    buf_int(p->b, -1 - (int64_t)v->id);
+    return;
+  }
+  buf_char(p->b, '%');
+  buf_int(p->b, v->id);
+  if (v->op && v->op->nout > 1) {
+    buf_char(p->b, '#');
+    buf_int(p->b, v->index);
+  }
+}
+
+static void put_values(printer *p, const val *v, int n) {
+  for (int i = 0; i < n; i++) {
+    if (i) buf_bytes(p->b, ", ", 2);
+    put_value(p, v[i]);
+  }
+}
+
+static void put_type(printer *p, val v) { node_put_type(p->b, v->dtype, v->ndim, v->dims); }
+
+static void put_types(printer *p, const val *v, int n) {
+  for (int i = 0; i < n; i++) {
+    if (i) buf_bytes(p->b, ", ", 2);
+    put_type(p, v[i]);
+  }
+}
+
+static void indent(printer *p, int level) {
+  for (int i = 0; i < level; i++) buf_bytes(p->b, "  ", 2);
+}
+
+static void put_ops(printer *p, ir_block *b, int level);
+
+static void put_region(printer *p, ir_block *r, int level) {
+  buf_bytes(p->b, "{\n", 2);
+  if (r->nargs) {
+    indent(p, level);
+    buf_str(p->b, "^bb0(");
+    for (int i = 0; i < r->nargs; i++) {
+      if (i) buf_bytes(p->b, ", ", 2);
+      r->args[i]->id = p->next++;
+      put_value(p, r->args[i]);
+      buf_bytes(p->b, ": ", 2);
+      put_type(p, r->args[i]);
+    }
+    buf_bytes(p->b, "):\n", 3);
+  }
+  put_ops(p, r, level + 1);
+  indent(p, level + 1);
+  buf_str(p->b, "\"stablehlo.return\"(");
+  put_values(p, r->results, r->nresults);
+  buf_str(p->b, ") : (");
+  put_types(p, r->results, r->nresults);
+  buf_str(p->b, ") -> ()\n");
+  indent(p, level);
+  buf_char(p->b, '}');
+}
+
+static void put_op(printer *p, ir_op *op, int level) {
+  indent(p, level);
+  int32_t id = p->next++;
+  for (int i = 0; i < op->nout; i++) op->out[i].id = id;
+  buf_char(p->b, '%');
+  buf_int(p->b, id);
+  if (op->nout != 1) {
+    buf_char(p->b, ':');
+    buf_int(p->b, op->nout);
+  }
+  buf_bytes(p->b, " = \"", 4);
+  buf_str(p->b, op->name);
+  buf_bytes(p->b, "\"(", 2);
+  put_values(p, op->in, op->nin);
+  buf_char(p->b, ')');
+  if (op->nregions) {
+    buf_bytes(p->b, " (", 2);
+    for (int i = 0; i < op->nregions; i++) {
+      if (i) buf_bytes(p->b, ", ", 2);
+      put_region(p, op->regions[i], level);
+    }
+    buf_char(p->b, ')');
+  }
+  if (op->attrs[0]) {
+    buf_bytes(p->b, " {", 2);
+    buf_str(p->b, op->attrs);
+    buf_char(p->b, '}');
+  }
+  buf_bytes(p->b, " : (", 4);
+  put_types(p, op->in, op->nin);
+  buf_bytes(p->b, ") -> ", 5);
+  if (op->nout == 1) {
+    put_type(p, &op->out[0]);
+  } else {
+    buf_char(p->b, '(');
+    for (int i = 0; i < op->nout; i++) {
+      if (i) buf_bytes(p->b, ", ", 2);
+      put_type(p, &op->out[i]);
+    }
+    buf_char(p->b, ')');
+  }
+  buf_char(p->b, '\n');
+}
+
+static void put_ops(printer *p, ir_block *b, int level) {
+  for (ir_op *op = b->first; op; op = op->next)
+    if (op->live == p->g->epoch) put_op(p, op, level);
+}
+
+static void put_signature(printer *p) {
+  ir_graph *g = p->g;
+  for (int i = 0; i < g->top.nargs; i++) {
+    if (i) buf_bytes(p->b, ", ", 2);
+    val v = g->top.args[i];
+    v->id = -1 - i;
+    put_value(p, v);
+    buf_bytes(p->b, ": ", 2);
+    put_type(p, v);
+    for (int k = 0; k < g->noutputs; k++)
+      if (g->outputs[k].alias == i) buf_printf(p->b, " {tf.aliasing_output = %d : i32}", k);
+  }
+  buf_str(p->b, ") -> (");
+  for (int i = 0; i < g->noutputs; i++) {
+    if (i) buf_bytes(p->b, ", ", 2);
+    put_type(p, g->outputs[i].v);
+  }
+}
+
+tpu_err *ir_print(ir_graph *g, buf *out) {
+  if (ir_failed(g)) {
+    tpu_err *e = ir_take_error(g);
+    return e ? e : err_new(TPU_ERR_RUNTIME, "this graph had an error, which was taken before; it cannot be printed");
+  }
+  if (g->open) return err_new(TPU_ERR_RUNTIME, "a graph with an open region (%s) cannot be printed", g->open->what);
+  g->epoch++;
+  for (int i = 0; i < g->noutputs; i++) reach(g, g->outputs[i].v);
+  mark_block(g, &g->top);
+  printer p = {.g = g, .b = out};
+  buf_str(out, "module @tpu {\n  func.func public @main(");
+  put_signature(&p);
+  buf_str(out, ") {\n");
+  put_ops(&p, &g->top, 2);
+  buf_str(out, "    return");
+  for (int i = 0; i < g->noutputs; i++) {
+    buf_str(out, i ? ", " : " ");
+    put_value(&p, g->outputs[i].v);
+  }
+  for (int i = 0; i < g->noutputs; i++) {
+    buf_str(out, i ? ", " : " : ");
+    put_type(&p, g->outputs[i].v);
+  }
+  buf_str(out, "\n  }\n}\n");
+  return out->failed ? err_nomem() : NULL;
+}

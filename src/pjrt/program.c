@@ -1,0 +1,111 @@
+#include <string.h>
+
+#include "base/mem.h"
+#include "pjrt/door.h"
+
+/* CompileOptionsProto { executable_build_options (3) { num_replicas (4): 1, num_partitions (5): 1 },
+ *                       compile_portable_executable (4): true } */
+static const char portable_options[] = "\x1a\x04\x20\x01\x28\x01\x20\x01";
+
+tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *options, size_t options_len,
+                      pjrt_exec **out) {
+  *out = NULL;
+  PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size),
+                    .code = text, .code_size = len, .format = "mlir", .format_size = 4};
+  PJRT_Client_Compile_Args a = {.client = c->client,
+                                .program = &p,
+                                .compile_options = options ? options : portable_options,
+                                .compile_options_size = options ? options_len : sizeof portable_options - 1};
+  TPU_TRY(PJRT_CALL(c->api, PJRT_Client_Compile, &a));
+  if (!a.executable) return door_no_result(c->api, "PJRT_Client_Compile");
+  *out = a.executable;
+  return NULL;
+}
+
+/* The part of an executable that is not tied to devices; given back with executable_drop. */
+static tpu_err *get_executable(pjrt_client *c, pjrt_exec *e, PJRT_Executable **out) {
+  PJRT_LoadedExecutable_GetExecutable_Args a = {.loaded_executable = e};
+  TPU_TRY(PJRT_CALL(c->api, PJRT_LoadedExecutable_GetExecutable, &a));
+  if (!a.executable) return door_no_result(c->api, "PJRT_LoadedExecutable_GetExecutable");
+  *out = a.executable;
+  return NULL;
+}
+
+static void executable_drop(pjrt_client *c, PJRT_Executable *x) {
+  PJRT_Executable_Destroy_Args a = {.executable = x};
+  PJRT_DROP(c->api, PJRT_Executable_Destroy, &a);
+}
+
+static tpu_err *serialize(pjrt_client *c, PJRT_Executable *x, char **out, size_t *out_len) {
+  PJRT_Executable_Serialize_Args a = {.executable = x};
+  TPU_TRY(PJRT_CALL(c->api, PJRT_Executable_Serialize, &a));
+  tpu_err *e = NULL;
+  if (!a.serialized_bytes || !a.serialized_bytes_size) {
+    e = door_no_result(c->api, "PJRT_Executable_Serialize");
+  } else if (!(*out = mem_alloc(a.serialized_bytes_size))) {
+    e = err_nomem();
+  } else {
+    memcpy(*out, a.serialized_bytes, a.serialized_bytes_size);
+    *out_len = a.serialized_bytes_size;
+  }
+  if (a.serialized_executable && a.serialized_executable_deleter)
+    a.serialized_executable_deleter(a.serialized_executable);
+  return e;
+}
+
+tpu_err *pjrt_exec_serialize(pjrt_client *c, pjrt_exec *e, char **out, size_t *out_len) {
+  *out = NULL;
+  *out_len = 0;
+  PJRT_Executable *x;
+  TPU_TRY(get_executable(c, e, &x));
+  tpu_err *err = serialize(c, x, out, out_len);
+  executable_drop(c, x);
+  return err;
+}
+
+tpu_err *pjrt_exec_load(pjrt_client *c, const char *bytes, size_t len, pjrt_exec **out) {
+  *out = NULL;
+  PJRT_Executable_DeserializeAndLoad_Args a = {
+      .client = c->client, .serialized_executable = bytes, .serialized_executable_size = len};
+  TPU_TRY(PJRT_CALL(c->api, PJRT_Executable_DeserializeAndLoad, &a));
+  if (!a.loaded_executable) return door_no_result(c->api, "PJRT_Executable_DeserializeAndLoad");
+  *out = a.loaded_executable;
+  return NULL;
+}
+
+tpu_err *pjrt_exec_num_outputs(pjrt_client *c, pjrt_exec *e, size_t *out) {
+  *out = 0;
+  PJRT_Executable *x;
+  TPU_TRY(get_executable(c, e, &x));
+  PJRT_Executable_NumOutputs_Args a = {.executable = x};
+  tpu_err *err = PJRT_CALL(c->api, PJRT_Executable_NumOutputs, &a);
+  executable_drop(c, x);
+  if (!err) *out = a.num_outputs;
+  return err;
+}
+
+void pjrt_exec_free(pjrt_client *c, pjrt_exec *e) {
+  if (!e) return;
+  PJRT_LoadedExecutable_Destroy_Args a = {.executable = e};
+  PJRT_DROP(c->api, PJRT_LoadedExecutable_Destroy, &a);
+}
+
+tpu_err *pjrt_execute(pjrt_client *c, pjrt_exec *e, int device, pjrt_buffer *const *args, size_t nargs,
+                      const int64_t *keep, size_t nkeep, pjrt_buffer **outs, pjrt_event **done) {
+  if (done) *done = NULL;
+  if (DOOR_RARE(device < 0 || device >= c->device_count)) return door_check_device(c, device);
+  PJRT_ExecuteOptions options = {.struct_size = PJRT_END_OF(PJRT_ExecuteOptions, num_hlo_output_callbacks),
+                                 .non_donatable_input_indices = keep,
+                                 .num_non_donatable_input_indices = nkeep};
+  pjrt_buffer *const *const arg_lists[1] = {args};
+  pjrt_buffer **const out_lists[1] = {outs};
+  PJRT_LoadedExecutable_Execute_Args a = {.executable = e,
+                                          .options = &options,
+                                          .argument_lists = arg_lists,
+                                          .num_devices = 1,
+                                          .num_args = nargs,
+                                          .output_lists = out_lists,
+                                          .device_complete_events = done,
+                                          .execute_device = c->devices[device]};
+  return PJRT_CALL(c->api, PJRT_LoadedExecutable_Execute, &a);
+}
