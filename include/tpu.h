@@ -45,6 +45,8 @@ typedef enum {
 TPU_API tpu_err_kind tpu_err_get_kind(const tpu_err *e);
 TPU_API const char *tpu_err_message(const tpu_err *e);
 TPU_API void tpu_err_free(tpu_err *e);
+/* For callbacks (tpu_call.meta, tpu_call.result) that must say no: an error with a copy of the message. Never NULL. */
+TPU_API TPU_MUST tpu_err *tpu_err_new(tpu_err_kind kind, const char *message);
 
 /* ---- dtypes: the numbers are PyTorch's c10::ScalarType, so no table is needed between the two ------------------- */
 
@@ -70,7 +72,7 @@ TPU_API void tpu_err_free(tpu_err *e);
   X(27, U16, "uint16", "ui16", 2, 7, 'u')                                                                    \
   X(28, U32, "uint32", "ui32", 4, 8, 'u')                                                                    \
   X(29, U64, "uint64", "ui64", 8, 9, 'u')                                                                    \
-  X(44, F8E8M0FNU, "float8_e8m0fnu", "f8E8M0FNU", 1, 29, 'f')
+  X(44, F8E8M0FNU, "float8_e8m0fnu", "f8E8M0FNU", 1, 28, 'f')
 
 typedef enum {
 #define X(num, name, torch, mlir, bytes, pjrt, cls) TPU_##name = num,

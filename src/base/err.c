@@ -80,6 +80,8 @@ tpu_err *err_copy(const tpu_err *e) {
   return m;
 }
 
+tpu_err *tpu_err_new(tpu_err_kind kind, const char *message) { return err_new(kind, "%s", message); }
+
 tpu_err_kind tpu_err_get_kind(const tpu_err *e) { return e ? e->kind : TPU_ERR_RUNTIME; }
 
 const char *tpu_err_message(const tpu_err *e) { return e ? e->message : ""; }

@@ -128,6 +128,10 @@ static void env_constant(op_ctx *c, int arg) {
   builder *b = c->owner;
   if (arg >= 0 && arg < 64) atomic_fetch_or(&((tpu_op *)b->c->op)->constants, (uint64_t)1 << arg);
 }
+static void env_classify(op_ctx *c, int arg) {
+  builder *b = c->owner;
+  if (arg >= 0 && arg < 64) atomic_fetch_or(&((tpu_op *)b->c->op)->classes, (uint64_t)1 << arg);
+}
 static int env_precision(op_ctx *c) {
   (void)c;
   return atomic_load_explicit(&ex.precision, memory_order_relaxed);
@@ -136,7 +140,7 @@ static tpu_dtype env_default_dtype(op_ctx *c) {
   (void)c;
   return (tpu_dtype)atomic_load_explicit(&ex.default_dtype, memory_order_relaxed);
 }
-static const op_env env = {env_tensor, env_number, env_rng, env_constant, env_precision, env_default_dtype};
+static const op_env env = {env_tensor, env_number, env_rng, env_constant, env_classify, env_precision, env_default_dtype};
 
 /* ---- writing --------------------------------------------------------------------------------------------------- */
 

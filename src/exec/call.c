@@ -23,9 +23,6 @@ static void scratch_free(void *p) {
   mem_free(cs->stores);
   mem_free(cs->dims);
   mem_free(cs->bufs);
-  mem_free(cs->args);
-  mem_free(cs->keep);
-  mem_free(cs->outs);
   mem_free(cs);
 }
 
@@ -81,10 +78,14 @@ static tpu_err *put(call_state *cs, uint64_t w) {
   return NULL;
 }
 
-static tpu_err *put_number(call_state *cs, const tpu_value *v, int elem, bool constant) {
+/* What the program depends on of number `arg`: its kind, and if a row asked for it its class or its value. */
+static tpu_err *put_number(call_state *cs, const tpu_op *op, const tpu_value *v, int arg, int elem) {
   op_host_number n;
   if (!op_read_number(v, elem, &n)) return put(cs, 0xff);
-  TPU_TRY(put(cs, (uint64_t)0x100 | ((uint64_t)n.dtype << 16) | ((uint64_t)n.weak << 24) | ((uint64_t)constant << 25)));
+  bool constant = arg < 64 && atomic_load_explicit(&((tpu_op *)op)->constants, memory_order_relaxed) >> arg & 1;
+  bool class = arg < 64 && atomic_load_explicit(&((tpu_op *)op)->classes, memory_order_relaxed) >> arg & 1;
+  TPU_TRY(put(cs, (uint64_t)0x100 | ((uint64_t)n.dtype << 16) | ((uint64_t)n.weak << 24) | ((uint64_t)constant << 25) |
+                      ((uint64_t)class << 26) | (uint64_t)(class ? op_class_of(&n) + 1 : 0) << 32));
   if (!constant) return NULL;
   uint64_t bits[3] = {(uint64_t)n.i};
   memcpy(&bits[1], &n.re, 8);
@@ -123,7 +124,7 @@ static tpu_err *add_tensor(tpu_call *c, call_state *cs, const tpu_value *v, cons
   if (t->flags & TPU_TENSOR_UNDEFINED) return put(cs, TPU_TENSOR | ((uint64_t)TPU_TENSOR_UNDEFINED << 24));
   tpu_store *s = t->store;
   if (!s) {
-    if (t->ndim == 0) return put_number(cs, v, elem, atomic_load_explicit(&((tpu_op *)c->op)->constants, memory_order_relaxed) >> arg & 1);
+    if (t->ndim == 0) return put_number(cs, c->op, v, arg, elem);
     TPU_TRY(put(cs, head | (uint64_t)1 << 34));
     return put_words(cs, t->sizes, (size_t)t->ndim);
   }
@@ -131,7 +132,12 @@ static tpu_err *add_tensor(tpu_call *c, call_state *cs, const tpu_value *v, cons
     ENSURE(cs->stores, cs->cap_stores, cs->nstores + 1);
     s->stamp = stamps;
     s->number = cs->nstores;
-    cs->stores[cs->nstores++] = (call_store){s, s->buf, {0}};
+    int64_t *d = cs->dims + cs->ndims;
+    if (s->buf) {
+      memcpy(d, s->dims, (size_t)s->ndim * sizeof *d);
+      cs->ndims += (size_t)s->ndim;
+    }
+    cs->stores[cs->nstores++] = (call_store){s, s->buf, {(tpu_dtype)s->dtype, s->ndim, d}};
   }
   ct->store = s->number;
   head |= (uint64_t)!s->buf << 33 | (uint64_t)(uint32_t)s->number << 40;
@@ -189,9 +195,9 @@ static tpu_err *add_tensor(tpu_call *c, call_state *cs, const tpu_value *v, cons
   return put_words(cs, (*p)->words, (size_t)(*p)->nwords);
 }
 
-static tpu_err *add_value(tpu_call *c, call_state *cs, const tpu_value *v, int arg, uint64_t constants) {
+static tpu_err *add_value(tpu_call *c, call_state *cs, const tpu_value *v, int arg) {
   const tpu_op *op = c->op;
-  bool number = arg < op->nargs && op->number[arg], constant = constants >> arg & 1;
+  bool number = arg < op->nargs && op->number[arg];
   switch (v->tag) {
     case TPU_TENSOR: return add_tensor(c, cs, v, v->u.tensor, arg, 0);
     case TPU_TENSORS:
@@ -202,7 +208,7 @@ static tpu_err *add_value(tpu_call *c, call_state *cs, const tpu_value *v, int a
     case TPU_BOOLEAN:
     case TPU_DOUBLE:
     case TPU_COMPLEX:
-      if (number) return put_number(cs, v, 0, constant);
+      if (number) return put_number(cs, op, v, arg, 0);
       TPU_TRY(put(cs, v->tag));
       return put(cs, (uint64_t)v->u.i);
     case TPU_INTS:
@@ -211,7 +217,7 @@ static tpu_err *add_value(tpu_call *c, call_state *cs, const tpu_value *v, int a
     case TPU_DOUBLES:
     case TPU_SCALARS:
       TPU_TRY(put(cs, v->tag | (uint64_t)v->n << 8));
-      for (uint32_t k = 0; k < v->n; k++) TPU_TRY(put_number(cs, v, (int)k, constant));
+      for (uint32_t k = 0; k < v->n; k++) TPU_TRY(put_number(cs, op, v, arg, (int)k));
       return NULL;
     case TPU_STR: {
       TPU_TRY(put(cs, TPU_STR | (uint64_t)v->n << 8));
@@ -226,6 +232,11 @@ static tpu_err *add_value(tpu_call *c, call_state *cs, const tpu_value *v, int a
   }
 }
 
+/* Dims that a tensor and its store may need in cs->dims. */
+static size_t room_for(const tpu_tensor *t) {
+  return 1 + (size_t)t->ndim + (t->store ? 2 * (size_t)t->store->ndim : 0);
+}
+
 /* Under ex.lock. */
 static tpu_err *key_build(tpu_call *c, call_state *cs) {
   cs->nwords = cs->ndims = 0;
@@ -234,17 +245,16 @@ static tpu_err *key_build(tpu_call *c, call_state *cs) {
   size_t ndims = 64;
   for (int i = 0; i < c->nargs; i++) {
     const tpu_value *v = &c->args[i];
-    if (v->tag == TPU_TENSOR) ndims += 1 + (size_t)v->u.tensor->ndim + (v->u.tensor->store ? (size_t)v->u.tensor->store->ndim : 0);
+    if (v->tag == TPU_TENSOR) ndims += room_for(v->u.tensor);
     else if (v->tag == TPU_TENSORS)
       for (uint32_t k = 0; k < v->n; k++)
-        ndims += 1 + (size_t)v->u.tensor[k].ndim + (v->u.tensor[k].store ? (size_t)v->u.tensor[k].store->ndim : 0);
+        ndims += room_for(&v->u.tensor[k]);
   }
   ENSURE(cs->dims, cs->cap_dims, ndims); /* before anything points into it */
   TPU_TRY(put(cs, (uint64_t)(uintptr_t)c->op));
   TPU_TRY(put(cs, (uint64_t)atomic_load_explicit(&ex.precision, memory_order_relaxed) |
                       (uint64_t)atomic_load_explicit(&ex.default_dtype, memory_order_relaxed) << 8 | (uint64_t)c->nargs << 16));
-  uint64_t constants = atomic_load_explicit(&((tpu_op *)c->op)->constants, memory_order_relaxed);
-  for (int i = 0; i < c->nargs; i++) TPU_TRY(add_value(c, cs, &c->args[i], i, constants));
+  for (int i = 0; i < c->nargs; i++) TPU_TRY(add_value(c, cs, &c->args[i], i));
   return NULL;
 }
 
@@ -275,36 +285,40 @@ void entry_release(call_entry *e) {
   mem_free(e);
 }
 
+void ex_forget(void) {
+  queue_drain();
+  tpu_empty_cache();
+  ex_lock();
+  while (ex.keys.oldest) {
+    tnode *t = ex.keys.oldest;
+    table_remove(&ex.keys, t);
+    entry_release((call_entry *)t);
+  }
+  while (ex.programs.oldest) {
+    tnode *t = ex.programs.oldest;
+    table_remove(&ex.programs, t);
+    program_release((program *)t);
+  }
+  for (int i = 0; i < ex.ndevices; i++) {
+    dbuf_release(ex.last[i]);
+    ex.last[i] = NULL;
+  }
+  table_free(&ex.keys);
+  table_free(&ex.programs);
+  ex_unlock();
+}
+
 /* ---- running --------------------------------------------------------------------------------------------------- */
 
-/* Fills cs->bufs and cs->args; every buffer is retained. Under ex.lock. *n: how many were retained, also on failure. */
-static tpu_err *gather_locked(tpu_call *c, call_state *cs, const call_entry *e, int *n, size_t *nkeep) {
-  size_t np = (size_t)e->nparams;
-  if (np > cs->cap_bufs) {
-    size_t want = np * 2 < 16 ? 16 : np * 2;
-    dbuf **b = mem_realloc(cs->bufs, want * sizeof *b);
-    if (b) cs->bufs = b;
-    pjrt_buffer **a = mem_realloc(cs->args, want * sizeof *a);
-    if (a) cs->args = a;
-    int64_t *k = mem_realloc(cs->keep, want * sizeof *k);
-    if (k) cs->keep = k;
-    if (!b || !a || !k) return err_nomem();
-    cs->cap_bufs = want;
-  }
-  ENSURE(cs->outs, cs->cap_outs, e->noutputs + 1);
+/* Fills cs->bufs with the program's inputs and pending outputs, a reference each. Under ex.lock. *n: how many there
+ * are, also on failure. */
+static tpu_err *gather_locked(tpu_call *c, call_state *cs, const call_entry *e, int *n) {
+  ENSURE(cs->bufs, cs->cap_bufs, e->nparams + e->noutputs);
   for (int i = 0; i < e->nparams; i++) {
     const param_spec *p = &e->params[i];
     dbuf *d = NULL;
     switch (p->kind) {
-      case PARAM_STORE: {
-        d = cs->stores[p->elem].buf;
-        if (p->donated) {
-          int mine = 1 + (ex.last[d->device] == d);
-          if (atomic_load_explicit(&d->refs, memory_order_relaxed) > mine) cs->keep[(*nkeep)++] = i;
-        }
-        dbuf_retain(d);
-        break;
-      }
+      case PARAM_STORE: d = dbuf_retain(cs->stores[p->elem].buf); break;
       case PARAM_NUMBER: {
         op_host_number num;
         if (!op_read_number(&c->args[p->arg], p->elem, &num)) return err_new(TPU_ERR_RUNTIME, "argument %d is no number", p->arg);
@@ -324,43 +338,35 @@ static tpu_err *gather_locked(tpu_call *c, call_state *cs, const call_entry *e, 
         c->rng[1] += e->rng_blocks;
       }
     }
-    cs->bufs[i] = d;
-    cs->args[i] = d->b;
-    *n = i + 1;
+    cs->bufs[(*n)++] = d;
+  }
+  for (int i = 0; i < e->noutputs; i++) {
+    TPU_TRY(dbuf_pending(c->device, c->op->name, &cs->bufs[*n]));
+    ++*n;
   }
   return NULL;
 }
 
-/* Puts the program's outputs where they belong. Consumes cs->outs, also on failure. */
+/* Puts the pending outputs where they belong. Under ex.lock. made: the new stores, NULL where there is none. */
 static tpu_err *bind_outputs(tpu_call *c, call_state *cs, const call_entry *e, tpu_store **made) {
-  tpu_err *err = NULL;
-  ex_lock();
+  for (int i = 0; i < e->nouts; i++) made[i] = NULL;
+  for (int i = 0; i < e->nouts; i++) { /* what can fail for want of memory comes first: then no store was changed */
+    const out_spec *o = &e->outs[i];
+    if (o->kind != OUT_STORE) TPU_TRY(store_new_locked(o->nbytes, c->device, &made[i]));
+  }
   for (int i = 0; i < e->nouts; i++) {
     const out_spec *o = &e->outs[i];
-    dbuf *d = NULL;
-    made[i] = NULL;
-    if (o->output >= 0) {
-      if (err) {
-        pjrt_buffer_free(ex.client, cs->outs[o->output]);
-        continue;
-      }
-      err = dbuf_new(cs->outs[o->output], c->device, c->op->name, &d);
-      if (err) continue;
-      dbuf *last = ex.last[c->device];
-      ex.last[c->device] = dbuf_retain(d);
-      dbuf_release(last);
-    }
-    if (err) continue;
-    if (o->kind == OUT_STORE) {
-      err = store_set_locked(cs->stores[o->elem].s, d, (tpu_dtype)o->base_dtype, o->base_ndim, o->base_dims);
-      continue;
-    }
-    err = store_new_locked(o->nbytes, c->device, &made[i]);
-    if (err) dbuf_release(d);
-    else if (d) err = store_set_locked(made[i], d, (tpu_dtype)o->base_dtype, o->base_ndim, o->base_dims);
+    if (o->output < 0) continue;
+    dbuf *d = cs->bufs[e->nparams + o->output];
+    tpu_store *s = o->kind == OUT_STORE ? cs->stores[o->elem].s : made[i];
+    TPU_TRY(store_set_locked(s, dbuf_retain(d), (tpu_dtype)o->base_dtype, o->base_ndim, o->base_dims));
   }
-  ex_unlock();
-  return err;
+  if (e->noutputs) {
+    dbuf *last = ex.last[c->device];
+    ex.last[c->device] = dbuf_retain(cs->bufs[e->nparams + e->noutputs - 1]);
+    dbuf_release(last);
+  }
+  return NULL;
 }
 
 static tpu_err *give_results(tpu_call *c, const call_entry *e, tpu_store **made) {
@@ -374,52 +380,60 @@ static tpu_err *give_results(tpu_call *c, const call_entry *e, tpu_store **made)
   return err;
 }
 
-static tpu_err *debug_wait(call_state *cs, const call_entry *e, tpu_store **made) {
-  for (int i = 0; i < e->nouts; i++) {
-    tpu_store *s = e->outs[i].kind == OUT_STORE ? cs->stores[e->outs[i].elem].s : made[i];
-    if (!s) continue;
-    ex_lock();
-    dbuf *d = s->buf ? dbuf_retain(s->buf) : NULL;
-    ex_unlock();
-    tpu_err *err = d ? dbuf_wait(d) : NULL;
-    dbuf_release(d);
-    if (err) return err;
+/* Debug mode: waits for what the call made; the first error. */
+static tpu_err *debug_wait(dbuf *const *outs, int n) {
+  tpu_err *err = NULL;
+  for (int i = 0; i < n; i++) {
+    if (!err) {
+      err = dbuf_wait(outs[i]);
+      if (err) outs[i]->reported = true;
+    }
+    dbuf_release(outs[i]);
   }
-  return NULL;
+  return err;
 }
 
 /* Runs a known call; called with ex.lock held, returns without it. */
 static tpu_err *run_locked(tpu_call *c, call_state *cs, call_entry *e) {
-  tpu_err *err = NULL;
+  tpu_store *few[8], **made = few;
   int nbufs = 0;
-  size_t nkeep = 0;
+  tpu_err *err = NULL;
+  bool debug = atomic_load_explicit(&ex.mode, memory_order_relaxed) == TPU_DEBUG;
   ex.stats.calls++;
-  if (e->prog) {
-    err = gather_locked(c, cs, e, &nbufs, &nkeep);
-    ex.stats.executions += !err;
+  if (e->nouts > 8 && !(made = mem_alloc((size_t)e->nouts * sizeof *made))) err = err_nomem();
+  if (!err && e->prog) err = gather_locked(c, cs, e, &nbufs);
+  if (!err) {
+    err = bind_outputs(c, cs, e, made);
+    if (!err) ex.stats.executions += e->prog != NULL;
+  } else if (made) {
+    for (int i = 0; i < e->nouts; i++) made[i] = NULL;
   }
   atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
-  ex_unlock();
-  if (!err && e->prog)
-    err = pjrt_execute(ex.client, e->prog->exec, c->device, cs->args, (size_t)e->nparams, cs->keep, nkeep, cs->outs, NULL);
-  for (int i = 0; i < nbufs; i++) dbuf_release(cs->bufs[i]);
-  if (!err) {
-    tpu_store *few[8], **made = few;
-    if (e->nouts > 8) made = mem_alloc((size_t)e->nouts * sizeof *made);
-    if (!made) {
-      for (int i = 0; i < e->noutputs; i++) pjrt_buffer_free(ex.client, cs->outs[i]);
-      err = err_nomem();
-    } else {
-      err = bind_outputs(c, cs, e, made);
-      if (!err && atomic_load_explicit(&ex.mode, memory_order_relaxed) == TPU_DEBUG) err = debug_wait(cs, e, made);
-      if (err) {
-        for (int i = 0; i < e->nouts; i++) tpu_store_release(made[i]);
-      } else {
-        err = give_results(c, e, made);
-      }
-      if (made != few) mem_free(made);
+  dbuf **waits = NULL;
+  if (!err && debug && e->noutputs) {
+    waits = mem_alloc((size_t)e->noutputs * sizeof *waits);
+    for (int i = 0; waits && i < e->noutputs; i++) waits[i] = dbuf_retain(cs->bufs[e->nparams + i]);
+  }
+  if (!err && e->prog) {
+    queue_run(e, c->device, cs->bufs); /* under the lock: the queue has the order in which stores were bound */
+    ex_unlock();
+  } else {
+    ex_unlock();
+    for (int i = 0; i < nbufs; i++) {
+      if (i >= e->nparams) dbuf_fill(cs->bufs[i], NULL, err_new(TPU_ERR_RUNTIME, "the call failed before it ran"));
+      dbuf_release(cs->bufs[i]);
     }
   }
+  if (waits) {
+    err = debug_wait(waits, e->noutputs);
+    mem_free(waits);
+  }
+  if (err && made) {
+    for (int i = 0; i < e->nouts; i++) tpu_store_release(made[i]);
+  } else if (!err) {
+    err = give_results(c, e, made);
+  }
+  if (made != few) mem_free(made);
   entry_release(e);
   return err;
 }
@@ -472,11 +486,12 @@ tpu_err *tpu_call_run(tpu_call *c) {
       err = err_new(TPU_ERR_RUNTIME, "%s: its arguments changed while it was built (another thread writes to them)", c->op->name);
       break;
     }
-    uint64_t before = atomic_load(&((tpu_op *)c->op)->constants);
+    tpu_op *op = (tpu_op *)c->op;
+    uint64_t constants = atomic_load(&op->constants), classes = atomic_load(&op->classes);
     err = entry_build(c, cs, &e);
     if (err) break;
-    if (atomic_load(&((tpu_op *)c->op)->constants) != before) {
-      entry_release(e); /* the row read a number as a constant: the key was too weak; the program itself is known now */
+    if (atomic_load(&op->constants) != constants || atomic_load(&op->classes) != classes) {
+      entry_release(e); /* the row asked for a number's value: the key was too weak; the program itself is known now */
       continue;
     }
     err = insert(cs, e);

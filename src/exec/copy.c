@@ -112,11 +112,13 @@ static tpu_err *download(tpu_store *s, void *host, size_t nbytes) {
     memset(host, 0, nbytes);
     return NULL;
   }
-  tpu_err *e = pjrt_buffer_to_host(ex.client, d->b, host, nbytes);
-  if (e) {
-    if (d->op) e = err_wrap(e, "%s", d->op);
-    d->reported = true;
+  pjrt_buffer *b;
+  tpu_err *e = dbuf_buffer(d, &b);
+  if (!e) {
+    e = pjrt_buffer_to_host(ex.client, b, host, nbytes);
+    if (e && d->op) e = err_wrap(e, "%s", d->op);
   }
+  if (e) d->reported = true;
   dbuf_release(d);
   return e;
 }
@@ -156,8 +158,9 @@ tpu_err *tpu_copy_across(const tpu_tensor *dst, const tpu_tensor *src) {
   if (!tmp) return err_new(TPU_ERR_RUNTIME, "tpu: copy between devices gave no value");
   dbuf *d = NULL;
   tpu_store *there = NULL;
-  pjrt_buffer *b;
-  tpu_err *e = pjrt_buffer_copy_to_device(ex.client, tmp->buf->b, dst->store->device, &b);
+  pjrt_buffer *from, *b;
+  tpu_err *e = dbuf_buffer(tmp->buf, &from);
+  if (!e) e = pjrt_buffer_copy_to_device(ex.client, from, dst->store->device, &b);
   if (!e) e = dbuf_new(b, dst->store->device, "copy between devices", &d);
   if (!e) e = tpu_store_new(tmp->nbytes, dst->store->device, &there);
   if (!e) {

@@ -17,7 +17,9 @@ static long long now_ns(void) {
 }
 
 static void unref(tpu_event *e) {
-  if (atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) == 1) mem_free(e);
+  if (atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) != 1) return;
+  dbuf_release(e->buf);
+  mem_free(e);
 }
 
 static void stamp(void *arg) { /* on a plugin's thread, or at once */
@@ -26,37 +28,39 @@ static void stamp(void *arg) { /* on a plugin's thread, or at once */
   unref(e);
 }
 
+/* On the queue's thread, when the event's buffer has been given to the plugin. */
+static void reached(void *arg) {
+  tpu_event *e = arg;
+  pjrt_event *ready = NULL;
+  tpu_err *err = NULL;
+  if (!e->buf || dbuf_done(e->buf)) {
+    stamp(e);
+    return;
+  }
+  pjrt_buffer *b;
+  err = dbuf_buffer(e->buf, &b);
+  if (!err) err = pjrt_buffer_event(ex.client, b, &ready);
+  if (!err) err = pjrt_event_on_ready(ex.client, ready, stamp, e);
+  pjrt_event_free(ex.client, ready);
+  if (err) stamp(e); /* the error itself comes from the buffer, when the event is waited for */
+  tpu_err_free(err);
+}
+
 tpu_err *tpu_event_record(int device, tpu_event **out) {
   *out = NULL;
   TPU_TRY(ex_ready());
   tpu_event *e = mem_calloc(sizeof *e);
   if (!e) return err_nomem();
-  atomic_init(&e->refs, 1);
+  atomic_init(&e->refs, 2); /* the caller's, and the stamp's */
   ex_lock();
-  dbuf *d = device >= 0 && device < ex.ndevices && ex.last[device] ? dbuf_retain(ex.last[device]) : NULL;
+  e->buf = device >= 0 && device < ex.ndevices && ex.last[device] ? dbuf_retain(ex.last[device]) : NULL;
   ex_unlock();
-  e->buf = d;
-  if (!d || pjrt_buffer_ready(ex.client, d->b)) {
-    atomic_store(&e->done_ns, now_ns());
-  } else {
-    pjrt_event *ready;
-    tpu_err *err = pjrt_buffer_event(ex.client, d->b, &ready);
-    if (!err) {
-      atomic_fetch_add(&e->refs, 1);
-      err = pjrt_event_on_ready(ex.client, ready, stamp, e);
-      if (err) unref(e);
-      pjrt_event_free(ex.client, ready);
-    }
-    if (err) {
-      tpu_event_release(e);
-      return err;
-    }
-  }
+  queue_mark(reached, e);
   *out = e;
   return NULL;
 }
 
-bool tpu_event_done(tpu_event *e) { return !e->buf || pjrt_buffer_ready(ex.client, e->buf->b); }
+bool tpu_event_done(tpu_event *e) { return !e->buf || dbuf_done(e->buf); }
 
 tpu_err *tpu_event_wait(tpu_event *e) { return e->buf ? dbuf_wait(e->buf) : NULL; }
 
@@ -74,10 +78,7 @@ tpu_err *tpu_event_elapsed(tpu_event *a, tpu_event *b, double *ms) {
 }
 
 void tpu_event_release(tpu_event *e) {
-  if (!e) return;
-  dbuf_release(e->buf);
-  e->buf = NULL;
-  unref(e);
+  if (e) unref(e);
 }
 
 tpu_err *tpu_synchronize(int device) {
@@ -95,6 +96,7 @@ tpu_err *tpu_synchronize(int device) {
   }
   ex_unlock();
   if (!bufs) return err_nomem();
+  queue_drain();
   tpu_err *first = NULL;
   for (size_t i = 0; i < n; i++) {
     tpu_err *e = dbuf_wait(bufs[i]);

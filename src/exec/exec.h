@@ -22,22 +22,33 @@ enum { EX_MAX_DEVICES = 256, STORE_INLINE_DIMS = 6 };
 
 /* ---- device buffers -------------------------------------------------------------------------------------------- */
 
+/* A value on a device: a future, filled once. A store that is written gets a new dbuf at once, while the program that
+ * will fill it still waits in the queue; a value never changes after that, so order needs no other care. */
 typedef struct {
   atomic_int refs;
+  atomic_int state; /* DBUF_* */
   int device;
-  bool reported;  /* its error was given to a synchronize already */
-  const char *op; /* the operator that made it, process-lived; NULL: a copy from the host */
-  pjrt_buffer *b;
+  bool reported;    /* its error was given to a synchronize already */
+  const char *op;   /* the operator that makes it, process-lived; NULL: a copy from the host */
+  pjrt_buffer *b;   /* when FILLED */
+  tpu_err *err;     /* when FAILED: the program could not be enqueued, or one of its inputs had failed */
 } dbuf;
+enum { DBUF_PENDING, DBUF_FILLED, DBUF_FAILED };
 
-/* Consumes b (also on failure). */
+TPU_MUST tpu_err *dbuf_pending(int device, const char *op, dbuf **out);
+/* A filled one. Consumes b (also on failure). */
 TPU_MUST tpu_err *dbuf_new(pjrt_buffer *take_b, int device, const char *op, dbuf **out);
 static inline dbuf *dbuf_retain(dbuf *d) {
   atomic_fetch_add_explicit(&d->refs, 1, memory_order_relaxed);
   return d;
 }
 void dbuf_release(dbuf *d);
-TPU_MUST tpu_err *dbuf_wait(dbuf *d); /* blocks; the error names the operator */
+/* Fills d, once, with a buffer (consumed) or an error (consumed), and wakes who waits. */
+void dbuf_fill(dbuf *d, pjrt_buffer *take_b, tpu_err *take_err);
+/* Waits until d is filled (not until the device is done) and lends its buffer; or gives its error with the op's name. */
+TPU_MUST tpu_err *dbuf_buffer(dbuf *d, pjrt_buffer **out);
+TPU_MUST tpu_err *dbuf_wait(dbuf *d); /* blocks until the value is there */
+bool dbuf_done(dbuf *d);              /* filled and ready (or failed) */
 
 /* ---- stores ---------------------------------------------------------------------------------------------------- */
 
@@ -98,6 +109,7 @@ struct tpu_op {
   bool *written;       /* nargs */
   bool *number;        /* nargs: a Scalar or float, so an operand */
   _Atomic uint64_t constants; /* bit i: the value of number i is part of the key (a row read it with op_const) */
+  _Atomic uint64_t classes;   /* bit i: whether number i is 0, 1 or neither is (op_number_class) */
 };
 
 /* ---- state ----------------------------------------------------------------------------------------------------- */
@@ -156,10 +168,8 @@ typedef struct call_state {
   int nplans, cap_plans;
   int64_t *dims; /* room for base dims that no store owns */
   size_t ndims, cap_dims;
-  dbuf **bufs;
-  pjrt_buffer **args, **outs;
-  int64_t *keep;
-  size_t cap_bufs, cap_outs;
+  dbuf **bufs; /* the program's inputs, then its outputs */
+  size_t cap_bufs;
   bool busy;
 } call_state;
 
@@ -197,9 +207,22 @@ typedef struct {
   out_spec *outs;
   int nouts, noutputs;
   uint64_t rng_blocks; /* how far the generator's offset moves */
+  atomic_int cost_ns;  /* how long the plugin took to take the last run; 0: not run yet */
 } call_entry;
 
 /* Builds the entry for a call that was not seen before (build.c). cs describes the arguments. Compiles; blocks. */
 TPU_MUST tpu_err *entry_build(tpu_call *c, call_state *cs, call_entry **out);
 void entry_release(call_entry *e);
+/* Drops all call keys, programs and numbers; for tests, when nothing runs. */
+void ex_forget(void);
+
+/* ---- the queue (queue.c) ----------------------------------------------------------------------------------------- */
+
+/* Runs a program: at once on this thread, or on the queue's thread, which keeps the order. bufs: nparams inputs
+ * and noutputs pending outputs, one reference each; consumed. Never fails: an error goes into the outputs. */
+void queue_run(call_entry *e, int device, dbuf **take_bufs);
+/* Calls fn(arg) on the queue's thread, or now, when all that was enqueued before was given to the plugin. */
+void queue_mark(void (*fn)(void *arg), void *arg);
+/* Waits until the queue is empty. */
+void queue_drain(void);
 #endif

@@ -5,30 +5,48 @@
 
 /* ---- device buffers -------------------------------------------------------------------------------------------- */
 
-tpu_err *dbuf_new(pjrt_buffer *take_b, int device, const char *op, dbuf **out) {
+tpu_err *dbuf_pending(int device, const char *op, dbuf **out) {
   dbuf *d = mem_alloc(sizeof *d);
-  if (!d) {
-    pjrt_buffer_free(ex.client, take_b);
-    return err_nomem();
-  }
+  *out = d;
+  if (!d) return err_nomem();
   atomic_init(&d->refs, 1);
+  atomic_init(&d->state, DBUF_PENDING);
   d->device = device;
   d->reported = false;
   d->op = op;
-  d->b = take_b;
-  *out = d;
+  d->b = NULL;
+  d->err = NULL;
+  return NULL;
+}
+
+tpu_err *dbuf_new(pjrt_buffer *take_b, int device, const char *op, dbuf **out) {
+  tpu_err *e = dbuf_pending(device, op, out);
+  if (e) {
+    pjrt_buffer_free(ex.client, take_b);
+    return e;
+  }
+  (*out)->b = take_b;
+  atomic_store_explicit(&(*out)->state, DBUF_FILLED, memory_order_release);
   return NULL;
 }
 
 void dbuf_release(dbuf *d) {
   if (!d || atomic_fetch_sub_explicit(&d->refs, 1, memory_order_acq_rel) != 1) return;
-  pjrt_buffer_free(ex.client, d->b);
+  if (d->b) pjrt_buffer_free(ex.client, d->b);
+  tpu_err_free(d->err);
   mem_free(d);
 }
 
 tpu_err *dbuf_wait(dbuf *d) {
-  tpu_err *e = pjrt_buffer_wait(ex.client, d->b);
+  pjrt_buffer *b;
+  TPU_TRY(dbuf_buffer(d, &b));
+  tpu_err *e = pjrt_buffer_wait(ex.client, b);
   return e && d->op ? err_wrap(e, "%s", d->op) : e;
+}
+
+bool dbuf_done(dbuf *d) {
+  int state = atomic_load_explicit(&d->state, memory_order_acquire);
+  return state == DBUF_FAILED || (state == DBUF_FILLED && pjrt_buffer_ready(ex.client, d->b));
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------ */

@@ -14,7 +14,7 @@ static const op_info infos[IR_OP_COUNT] = {
 #include "ir/ops.def"
 #undef X
 #define T(id, mask) [IR_##id].takes = mask
-    T(ABS, I | FC), T(CBRT, FC), T(CEIL, F), T(COS, FC), T(CLZ, INT), T(EXP, FC), T(EXPM1, FC), T(FLOOR, F),
+    T(ABS, I | FC), T(CBRT, F), T(CEIL, F), T(COS, FC), T(CLZ, INT), T(EXP, FC), T(EXPM1, FC), T(FLOOR, F),
     T(IMAG, FC), T(IS_FINITE, F), T(LOG, FC), T(LOG1P, FC), T(LOGISTIC, FC), T(NEG, NUM), T(NOT, B | INT),
     T(POPCNT, INT), T(REAL, FC), T(ROUND, F), T(ROUND_EVEN, F), T(RSQRT, FC), T(SIGN, I | FC), T(SIN, FC), T(SQRT, FC),
     T(TAN, FC), T(TANH, FC), T(ACOS, FC), T(ACOSH, FC), T(ASIN, FC), T(ASINH, FC), T(ATAN, FC), T(ATANH, FC),
@@ -79,6 +79,9 @@ val ir_binary(ir_graph *g, ir_opcode op, val a, val b) {
   USABLE_OR_POISON((unsigned)op < IR_OP_COUNT ? infos[op].name : "?", in, 2);
   if (!op_ok(g, op, 2, a) || !alike(g, infos[op].name, a, b)) return node_poison(g);
   tpu_dtype d = a->dtype;
+  /* The specification says so; XLA's CPU compiler adds bools modulo 2. */
+  if (d == TPU_BOOL && op == IR_ADD) op = IR_OR;
+  if (d == TPU_BOOL && op == IR_MUL) op = IR_AND;
   if (op == IR_COMPLEX) {
     CHECK_OR(d == TPU_F32 || d == TPU_F64, "%s (I1): expected float32 or float64, got %s", infos[op].name,
              tpu_dtype_name(d));

@@ -84,6 +84,10 @@ val ir_param(ir_graph *g, tpu_dtype dtype, int ndim, const int64_t *dims) {
 
 int ir_param_count(const ir_graph *g) { return g->top.nargs; }
 
+val ir_param_value(const ir_graph *g, int i) {
+  return i >= 0 && i < g->top.nargs ? g->top.args[i] : (val)(uintptr_t)&g->poison.v;
+}
+
 void ir_output(ir_graph *g, val v, int alias) {
   if (!node_usable(g, "ir_output", &v, 1)) return;
   if (g->open) {
@@ -366,6 +370,22 @@ void attr_bracket(buf *b, const char *name, const int *v, int n) {
     buf_int(b, v[i]);
   }
   buf_char(b, ']');
+}
+
+void attr_padding(buf *b, const int64_t *low, const int64_t *high, int n) {
+  if (!n) {
+    buf_str(b, ", padding = dense<> : tensor<0x2xi64>");
+    return;
+  }
+  buf_str(b, ", padding = dense<[");
+  for (int i = 0; i < n; i++) {
+    buf_str(b, i ? ", [" : "[");
+    buf_int(b, low[i]);
+    buf_bytes(b, ", ", 2);
+    buf_int(b, high[i]);
+    buf_char(b, ']');
+  }
+  buf_printf(b, "]> : tensor<%dx2xi64>", n);
 }
 
 void attr_precision(buf *b, int precision) {

@@ -51,6 +51,7 @@ val ir_fail(ir_graph *g, tpu_err_kind kind, const char *fmt, ...) __attribute__(
 /* A parameter of the program, in order of the calls. */
 val ir_param(ir_graph *g, tpu_dtype dtype, int ndim, const int64_t *dims);
 int ir_param_count(const ir_graph *g);
+val ir_param_value(const ir_graph *g, int i);
 /* Adds a result of the program. alias: the parameter whose buffer the result may reuse (donation), or -1. */
 void ir_output(ir_graph *g, val v, int alias);
 int ir_output_count(const ir_graph *g);

@@ -109,6 +109,12 @@ void attr_ints(buf *b, const char *name, const int *v, int n);
 void attr_bracket(buf *b, const char *name, const int *v, int n);  /* name = [1, 2]; nothing for n = 0 */
 void attr_precision(buf *b, int precision);                        /* ", precision_config = ..."; nothing for default */
 
+void attr_padding(buf *b, const int64_t *low, const int64_t *high, int n); /* ", padding = dense<...>" */
+
+/* How many windows fit into a padded, dilated dim; false if it is too large. */
+bool node_window_size(int64_t size, int64_t window, int64_t stride, int64_t base_dilation, int64_t window_dilation,
+                      int64_t low, int64_t high, int64_t *out);
+
 /* "float32[2, 3]", for messages. */
 const char *node_text(ir_graph *g, val v);
 const char *node_dims_text(ir_graph *g, int ndim, const int64_t *dims);

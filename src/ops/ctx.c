@@ -248,6 +248,23 @@ double op_const_or(op_ctx *c, int i, double absent) {
   return n.re;
 }
 
+int op_class_of(const op_host_number *n) {
+  if (n->im != 0) return -1;
+  return n->re == 0 ? 0 : n->re == 1 ? 1 : -1;
+}
+
+int op_number_class(op_ctx *c, int i) {
+  op_host_number n;
+  if (!op_read_number(arg(c, i), 0, &n)) return -1;
+  c->env->classify(c, i);
+  return op_class_of(&n);
+}
+
+val t_scale(op_ctx *c, val x, int i) {
+  if (op_number_class(c, i) == 1 && x->dtype != TPU_BOOL) return x;
+  return t_mul(c, x, S(i));
+}
+
 double op_const(op_ctx *c, int i) {
   if (arg(c, i)->tag == TPU_NONE) op_fail(c, TPU_ERR_RUNTIME, "%s: argument %d is missing", c->name, i);
   return op_const_or(c, i, 0);

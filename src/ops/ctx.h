@@ -10,6 +10,7 @@ typedef struct {
   val (*number)(op_ctx *c, int arg, int elem, tpu_dtype d, bool weak); /* an operand filled from the host at each call */
   val (*rng)(op_ctx *c, int64_t words);
   void (*constant)(op_ctx *c, int arg);                             /* the number's value joins the key */
+  void (*classify)(op_ctx *c, int arg);                             /* whether it is 0 or 1 joins the key */
   int (*precision)(op_ctx *c);
   tpu_dtype (*default_dtype)(op_ctx *c);
 } op_env;
@@ -54,4 +55,6 @@ typedef struct {
   double re, im;
 } op_host_number;
 bool op_read_number(const tpu_value *v, int elem, op_host_number *out);
+/* 0 or 1 when the number is exactly that, else -1. */
+int op_class_of(const op_host_number *n);
 #endif

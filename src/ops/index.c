@@ -53,10 +53,9 @@ static val index_matrix(op_ctx *c, const index_plan *p) {
 static int result_dims(val x, const index_plan *p, int64_t *dims, int *offset, int *noffset) {
   int ndim = 0, k = 0;
   *noffset = 0;
-  for (int d = 0; d <= x->ndim; d++) {
-    if (ndim == p->place && (d == p->place || p->place == 0) && d == (p->place ? p->dims[0] : 0))
+  for (int d = 0; d < x->ndim; d++) {
+    if (d == p->place)
       for (int j = 0; j < p->ndim; j++) dims[ndim++] = p->at[0]->dims[j];
-    if (d == x->ndim) break;
     if (k < p->n && p->dims[k] == d) {
       k++;
       continue;
@@ -202,9 +201,12 @@ OP(masked_scatter_backward, "aten::masked_scatter_backward") {
   t_broadcast(c, both, 2);
   int64_t total = 1;
   for (int i = 0; i < n; i++) total *= sizes[i];
-  val mask = t_cast(c, t_flatten(c, both[1]), TPU_BOOL), place = t_mask_positions(c, mask);
-  place = ir_select(G, mask, place, ir_const_i(G, (tpu_dtype)place->dtype, INT32_MAX, place->ndim, place->dims));
-  val out = t_scatter(c, t_zeros(c, (tpu_dtype)both[0]->dtype, 1, &total), 0, t_cast(c, place, TPU_I64), t_flatten(c, both[0]), T_REPLACE);
+  val mask = t_cast(c, t_flatten(c, both[1]), TPU_BOOL);
+  tpu_dtype d = t_index_dtype(total > ir_numel(mask) ? total : ir_numel(mask));
+  val place = t_cast(c, t_mask_positions(c, mask), d);
+  place = ir_select(G, mask, place, ir_const_i(G, d, total, place->ndim, place->dims)); /* out of range: dropped */
+  val zeros = t_zeros(c, (tpu_dtype)both[0]->dtype, 1, &total);
+  val out = t_scatter(c, zeros, 0, place, t_flatten(c, both[0]), T_REPLACE);
   RET(t_reshape(c, out, n, sizes));
 }
 

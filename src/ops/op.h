@@ -57,6 +57,11 @@ const int64_t *op_ints(op_ctx *c, int i, int *n); /* int[], bool[]; an int is a 
 const char *op_str(op_ctx *c, int i);           /* "" when None */
 double op_const(op_ctx *c, int i);              /* a Scalar or float as a constant: its value becomes part of the key */
 double op_const_or(op_ctx *c, int i, double absent);
+/* 0 or 1 when the number is exactly that, else -1. Only this, not the value, becomes part of the key: so alpha = 1 costs
+ * no multiplication, beta = 0 drops its operand, and any other value is an operand of one program. */
+int op_number_class(op_ctx *c, int i);
+/* x times number i, promoted as t_mul does; x itself when the number is exactly 1. */
+val t_scale(op_ctx *c, val x, int i);
 bool op_const_is_int(op_ctx *c, int i);         /* the number is a Python int or bool */
 /* Philox state of the call's generator, tensor<2xui64>. words: how many 32-bit numbers the op draws at most; the
  * generator's offset moves on by ceil(words / 4), so that no number is used twice. */

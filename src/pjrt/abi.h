@@ -1,6 +1,6 @@
-/* abi.h - the part of the PJRT C ABI that we call, in our own words. PJRT 0.106 to 0.117; slots never move, structs only
- * grow at their end, and every struct starts with its own size. tests/torch/test_pjrt_abi.py compares this file with
- * an independent description of the ABI. */
+/* abi.h - the part of the PJRT C ABI that we call, in our own words. PJRT 0.106 to 0.117; slots never move, structs
+ * only grow at their end, and every struct starts with its own size. tests/torch/test_pjrt_abi.py compares this file
+ * with an independent description of the ABI. */
 #ifndef TPU_PJRT_ABI_H
 #define TPU_PJRT_ABI_H
 #include <stdbool.h>
@@ -44,7 +44,9 @@ typedef enum {
   PJRT_CODE_FAILED_PRECONDITION = 9, PJRT_CODE_UNIMPLEMENTED = 12, PJRT_CODE_INTERNAL = 13
 } PJRT_Error_Code;
 
-typedef enum { PJRT_VALUE_STRING, PJRT_VALUE_INT64, PJRT_VALUE_INT64_LIST, PJRT_VALUE_FLOAT, PJRT_VALUE_BOOL } PJRT_Value_Type;
+typedef enum {
+  PJRT_VALUE_STRING, PJRT_VALUE_INT64, PJRT_VALUE_INT64_LIST, PJRT_VALUE_FLOAT, PJRT_VALUE_BOOL
+} PJRT_Value_Type;
 
 typedef struct {
   PJRT_HEAD;

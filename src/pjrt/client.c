@@ -75,7 +75,8 @@ static tpu_err *read_devices(pjrt_client *c) {
   TPU_TRY(PJRT_CALL(c->api, PJRT_Client_AddressableDevices, &a));
   size_t n = a.num_addressable_devices;
   if (n == 0 || n > INT16_MAX || !a.addressable_devices)
-    return err_new(TPU_ERR_RUNTIME, "the PJRT plugin %s shows %zu devices, expected 1 to %d", c->api->path, n, INT16_MAX);
+    return err_new(TPU_ERR_RUNTIME, "the PJRT plugin %s shows %zu devices, expected 1 to %d", c->api->path, n,
+                   INT16_MAX);
   c->kinds = mem_calloc(n * sizeof *c->kinds);
   if (!c->kinds) return err_nomem();
   c->devices = a.addressable_devices;

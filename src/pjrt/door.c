@@ -17,7 +17,9 @@ int64_t pjrt_fault_count(void) { return atomic_load(&fault_count); }
 
 bool door_fault(void) { return atomic_fetch_add(&fault_count, 1) + 1 == atomic_load(&fault_nth); }
 
-tpu_err *door_injected(const char *call) { return err_new(TPU_ERR_RUNTIME, "%s: failed because a test asked for it", call); }
+tpu_err *door_injected(const char *call) {
+  return err_new(TPU_ERR_RUNTIME, "%s: failed because a test asked for it", call);
+}
 
 tpu_err *door_missing(const pjrt_api *api, const char *call) {
   return err_new(TPU_ERR_NOT_IMPLEMENTED, "the PJRT plugin %s (ABI %d.%d) has no %s; a newer plugin may have it",

@@ -124,6 +124,7 @@ static void first_candidate(const char *candidates, bool libtpu, buf *out, buf *
     buf_clear(&one);
     buf_bytes(&one, at, n);
     at += n + (at[n] == ':');
+    seen->failed |= one.failed;
     if (!n || !one.data || is_libtpu(one.data) != libtpu) continue;
     if (usable(one.data)) {
       buf_str(out, one.data);
@@ -132,7 +133,6 @@ static void first_candidate(const char *candidates, bool libtpu, buf *out, buf *
       buf_str(seen, one.data);
     }
   }
-  if (one.failed) seen->failed = true;
   buf_free(&one);
 }
 

@@ -35,17 +35,18 @@ static tpu_err *check_file(const char *path) {
 static tpu_err *open_table(const char *path, const PJRT_Api **out) {
   TPU_TRY(check_file(path));
   /* XLA logs much at its default level; who wants it sets the variable. */
-  setenv("TF_CPP_MIN_LOG_LEVEL", "2", 0);
+  setenv("TF_CPP_MIN_LOG_LEVEL", "3", 0);
   void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!lib) {
     const char *why = dlerror();
-    return err_new(TPU_ERR_RUNTIME, "the PJRT plugin %s cannot be loaded: %s; " WHAT_TO_DO, path, why ? why : "no reason given");
+    return err_new(TPU_ERR_RUNTIME, "the PJRT plugin %s cannot be loaded: %s; " WHAT_TO_DO, path,
+                   why ? why : "no reason given");
   }
   const PJRT_Api *(*get)(void) = (const PJRT_Api *(*)(void))(uintptr_t)dlsym(lib, "GetPjrtApi");
   if (!get) {
     dlclose(lib);
-    return err_new(TPU_ERR_RUNTIME, "%s is a shared library but no PJRT plugin: it has no function GetPjrtApi; " WHAT_TO_DO,
-                   path);
+    return err_new(TPU_ERR_RUNTIME,
+                   "%s is a shared library but no PJRT plugin: it has no function GetPjrtApi; " WHAT_TO_DO, path);
   }
   *out = get();
   if (!*out) return err_new(TPU_ERR_RUNTIME, "GetPjrtApi of the PJRT plugin %s gave NULL; " WHAT_TO_DO, path);
@@ -61,9 +62,10 @@ static tpu_err *check_table(const char *path, const PJRT_Api *t) {
     return err_new(TPU_ERR_RUNTIME, "the function table of the PJRT plugin %s has %zu bytes, expected at least %zu; "
                    "it is damaged or not a PJRT plugin", path, t->struct_size, sizeof *t);
   if (t->version.major_version != PJRT_MAJOR)
-    return err_new(TPU_ERR_RUNTIME, "the PJRT plugin %s has ABI version %d.%d, expected %d.%d to %d.%d; use a plugin of that age",
-                   path, t->version.major_version, t->version.minor_version, PJRT_MAJOR, PJRT_OLDEST_MINOR_TRIED,
-                   PJRT_MAJOR, PJRT_NEWEST_MINOR_TRIED);
+    return err_new(TPU_ERR_RUNTIME,
+                   "the PJRT plugin %s has ABI version %d.%d, expected %d.%d to %d.%d; use a plugin of that age", path,
+                   t->version.major_version, t->version.minor_version, PJRT_MAJOR, PJRT_OLDEST_MINOR_TRIED, PJRT_MAJOR,
+                   PJRT_NEWEST_MINOR_TRIED);
   static const struct {
     int slot;
     const char *name;
@@ -75,7 +77,8 @@ static tpu_err *check_table(const char *path, const PJRT_Api *t) {
   for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
     int s = needed[i].slot;
     if (s >= 0 && ((size_t)s >= slot_count(t) || !t->slots[s]))
-      return err_new(TPU_ERR_RUNTIME, "the PJRT plugin %s (ABI %d.%d, %zu functions) has no %s, which is needed; use a newer plugin",
+      return err_new(TPU_ERR_RUNTIME,
+                     "the PJRT plugin %s (ABI %d.%d, %zu functions) has no %s, which is needed; use a newer plugin",
                      path, t->version.major_version, t->version.minor_version, slot_count(t), needed[i].name);
   }
   return NULL;

@@ -1,4 +1,4 @@
-/* apply.c - a plan as operations. Reading is a chain of steps; writing undoes the chain backwards, each step putting its
+/* apply.c - a plan as operations. Reading is a chain of steps; writing goes the chain backwards, each step putting its
  * new outcome into what it was cut from. */
 #include <string.h>
 
@@ -175,8 +175,13 @@ static val take_read(ir_graph *g, const step *s) {
     if (i < s->axis) offset[noffset++] = i;
     else if (i > s->axis) offset[noffset++] = i - 1 + s->nindex;
   }
-  ir_gather_dims gd = {.noffset = noffset, .offset_dims = offset, .ncollapsed = 1, .collapsed_dims = &s->axis,
-                       .nstart = 1, .start_index_map = &s->axis, .index_vector_dim = s->nindex};
+  ir_gather_dims gd = {.noffset = noffset,
+                       .offset_dims = offset,
+                       .ncollapsed = 1,
+                       .collapsed_dims = &s->axis,
+                       .nstart = 1,
+                       .start_index_map = &s->axis,
+                       .index_vector_dim = s->nindex};
   return ir_gather(g, x, s->index, &gd, sizes, false);
 }
 
@@ -188,8 +193,13 @@ static val take_put(ir_graph *g, const step *s, val update) {
     if (i < s->axis) window[nwindow++] = i;
     else if (i > s->axis) window[nwindow++] = i - 1 + s->nindex;
   }
-  ir_scatter_dims sd = {.nwindow = nwindow, .update_window_dims = window, .ninserted = 1, .inserted_window_dims = &s->axis,
-                        .nscatter = 1, .scatter_dims_to_operand = &s->axis, .index_vector_dim = s->nindex};
+  ir_scatter_dims sd = {.nwindow = nwindow,
+                        .update_window_dims = window,
+                        .ninserted = 1,
+                        .inserted_window_dims = &s->axis,
+                        .nscatter = 1,
+                        .scatter_dims_to_operand = &s->axis,
+                        .index_vector_dim = s->nindex};
   return ir_scatter(g, x, s->index, update, &sd, -1, false, s->unique);
 }
 
@@ -197,12 +207,9 @@ static val step_put(ir_graph *g, const chain *c, const step *s, val x) {
   val before = s->before;
   int nd = before->ndim;
   switch (s->kind) {
-    case RESHAPE:
-      return ir_reshape(g, x, nd, before->dims);
-    case WINDOW:
-      return ir_dynamic_update_slice(g, before, x, c->at);
-    case TAKE:
-      return take_put(g, s, x);
+    case RESHAPE: return ir_reshape(g, x, nd, before->dims);
+    case WINDOW: return ir_dynamic_update_slice(g, before, x, c->at);
+    case TAKE: return take_put(g, s, x);
     case STEP: {
       int64_t zero[MAX_PARTS], in[MAX_PARTS], one;
       val mask = NULL;
@@ -281,7 +288,9 @@ static bool run(chain *c, const form *f, const view_plan *p, val base, const val
     settle(c);
     val zero = NULL;
     for (int i = 0; i < nf; i++) {
-      c->at[i] = f->f[i].start >= 0 ? starts[f->f[i].start] : zero ? zero : (zero = ir_const_i(g, p->start_dtype, 0, 0, NULL));
+      c->at[i] = f->f[i].start >= 0 ? starts[f->f[i].start]
+                 : zero             ? zero
+                                    : (zero = ir_const_i(g, p->start_dtype, 0, 0, NULL));
       c->d[i] = f->f[i].span;
     }
     add(c, WINDOW);
@@ -312,8 +321,10 @@ static bool run(chain *c, const form *f, const view_plan *p, val base, const val
       replace_axis(c, axis, t->nparts, d);
       axis += t->nparts;
     } else { /* nested: rows of rows */
-      for (int k = 0; k + 1 < t->nparts; k++, axis++) {
+      for (int k = 0; k < t->nparts; k++, axis++) {
         int64_t stride = q[k].m / c->by[i], span = c->d[axis] - (q[k].n - 1) * stride, d[2] = {q[k].n, span};
+        bool last = k + 1 == t->nparts;
+        if (last && stride == 1) break;
         if (span < stride) {
           settle(c);
           step *s = add(c, ROWS);
@@ -324,6 +335,9 @@ static bool run(chain *c, const form *f, const view_plan *p, val base, const val
           c->x = rows_read(g, s);
         }
         replace_axis(c, axis, 2, d);
+        if (!last) continue;
+        replace_axis(c, axis + 1, 0, NULL); /* rows of one element */
+        break;
       }
       axis++;
     }
@@ -373,7 +387,8 @@ val view_write(ir_graph *g, const view_plan *p, const view_base *b, const view_s
   if (kind == PLAN_WHOLE) return value;
   if (kind == PLAN_EMPTY) return base;
   if (p->overlaps)
-    return ir_fail(g, TPU_ERR_RUNTIME, "cannot write through a view whose elements share memory (made by expand, unfold "
+    return ir_fail(g, TPU_ERR_RUNTIME,
+                   "cannot write through a view whose elements share memory (made by expand, unfold "
                    "or as_strided): write to a clone() of it");
   view_cast cast;
   form f;

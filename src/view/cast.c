@@ -123,20 +123,13 @@ static val step_forward(ir_graph *g, const view_cast *c, int i, val x) {
   const int64_t *dims = c->dims[i], *rdims = c->dims[i + 1];
   tpu_dtype to = c->to[i];
   switch (c->kind[i]) {
-    case CAST_SPLIT_COMPLEX:
-      return split_complex(g, x, nd, dims, rnd, rdims);
-    case CAST_BOOL_TO_U8:
-      return ir_convert(g, x, to);
-    case CAST_SAME:
-      return ir_bitcast(g, x, to);
-    case CAST_DOWN:
-      return bitcast_down(g, x, to, rnd, rdims);
-    case CAST_CUT:
-      return flat_slice(g, x, 0, rdims[0]);
-    case CAST_UP:
-      return bitcast_up(g, x, to, rnd, rdims, ratio(to, c->from[i]));
-    case CAST_JOIN_COMPLEX:
-      return join_complex(g, x, rnd, rdims);
+    case CAST_SPLIT_COMPLEX: return split_complex(g, x, nd, dims, rnd, rdims);
+    case CAST_BOOL_TO_U8: return ir_convert(g, x, to);
+    case CAST_SAME: return ir_bitcast(g, x, to);
+    case CAST_DOWN: return bitcast_down(g, x, to, rnd, rdims);
+    case CAST_CUT: return flat_slice(g, x, 0, rdims[0]);
+    case CAST_UP: return bitcast_up(g, x, to, rnd, rdims, ratio(to, c->from[i]));
+    case CAST_JOIN_COMPLEX: return join_complex(g, x, rnd, rdims);
   }
   return x;
 }
@@ -152,32 +145,23 @@ val cast_back(ir_graph *g, const view_cast *c, val x, val base) {
     const int64_t *dims = c->dims[i], *rdims = c->dims[i + 1];
     tpu_dtype from = c->from[i];
     switch (c->kind[i]) {
-      case CAST_SPLIT_COMPLEX:
-        x = join_complex(g, x, nd, dims);
-        break;
-      case CAST_BOOL_TO_U8:
-        x = ir_convert(g, x, from);
-        break;
-      case CAST_SAME:
-        x = ir_bitcast(g, x, from);
-        break;
-      case CAST_DOWN:
-        x = bitcast_up(g, x, from, nd, dims, ratio(from, c->to[i]));
-        break;
+      case CAST_SPLIT_COMPLEX: x = join_complex(g, x, nd, dims); break;
+      case CAST_BOOL_TO_U8: x = ir_convert(g, x, from); break;
+      case CAST_SAME: x = ir_bitcast(g, x, from); break;
+      case CAST_DOWN: x = bitcast_up(g, x, from, nd, dims, ratio(from, c->to[i])); break;
       case CAST_CUT: {
-        val before = base;
-        for (int k = 0; k < i; k++) before = step_forward(g, c, k, before);
         int64_t n = numel(nd, dims);
-        val parts[2] = {x, flat_slice(g, before, rdims[0], n)};
-        x = ir_reshape(g, rdims[0] == n ? x : ir_concat(g, parts, 2, 0), nd, dims);
+        if (rdims[0] < n) { /* the tail comes from what was there */
+          val parts[2] = {x, base};
+          for (int k = 0; k < i; k++) parts[1] = step_forward(g, c, k, parts[1]);
+          parts[1] = flat_slice(g, parts[1], rdims[0], n);
+          x = ir_concat(g, parts, 2, 0);
+        }
+        x = ir_reshape(g, x, nd, dims);
         break;
       }
-      case CAST_UP:
-        x = bitcast_down(g, x, from, nd, dims);
-        break;
-      case CAST_JOIN_COMPLEX:
-        x = split_complex(g, x, rnd, rdims, nd, dims);
-        break;
+      case CAST_UP: x = bitcast_down(g, x, from, nd, dims); break;
+      case CAST_JOIN_COMPLEX: x = split_complex(g, x, rnd, rdims, nd, dims); break;
     }
   }
   return x;

@@ -1,7 +1,7 @@
 /* plan.h - internal to src/view: how a form is laid out in words, and how a base's bytes become another dtype.
  *
- * A plan says: the base (as the view's dtype) is reshaped into factors; each factor is cut to a window of `span` (one start
- * when span < size); inside its window lie zero or more view dimensions, `step` apart. A factor without
+ * A plan says: the base (as the view's dtype) is reshaped into factors; each factor is cut to a window of `span` (one
+ * start when span < size); inside its window lie zero or more view dimensions, `step` apart. A factor without
  * dimensions is a select. Dimensions of a window are nested (each step spans all of the inner ones) or, in a `take`
  * factor, lie anyhow and are fetched by index.
  *
@@ -9,8 +9,8 @@
  *   a factor        size << 8 | dimensions << 1 | take       innermost factor first
  *   its dimensions  n << 8 | view dimension << 1 | (step != 1), then step if it is not 1; smallest step first
  *
- * A view dimension may lie in several adjacent factors or dimensions (its parts, innermost first). View dimensions that no
- * factor names have size 1 or stride 0.
+ * A view dimension may lie in several adjacent factors or dimensions (its parts, innermost first). View dimensions that
+ * no factor names have size 1 or stride 0.
  */
 #ifndef TPU_VIEW_PLAN_H
 #define TPU_VIEW_PLAN_H

@@ -1,14 +1,10 @@
-/* solve.c - from (sizes, strides, offset) to a plan. Runs on every eager call that has a view: no allocation, few divisions,
- * nothing is written but what the plan uses. */
+/* solve.c - from (sizes, strides, offset) to a plan. Runs on every eager call that has a view: no allocation, few
+ * divisions, nothing is written but what the plan uses. */
 #include "view/plan.h"
 
 /* 32-bit division is several times cheaper than 64-bit on most CPUs, and most numbers are small. None is negative. */
-static inline int64_t quo(int64_t a, int64_t b) {
-  return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
-}
-static inline int64_t rem(int64_t a, int64_t b) {
-  return (a | b) >> 32 ? a % b : (int64_t)((uint32_t)a % (uint32_t)b);
-}
+static inline int64_t quo(int64_t a, int64_t b) { return (a | b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b); }
+static inline int64_t rem(int64_t a, int64_t b) { return (a | b) >> 32 ? a % b : (int64_t)((uint32_t)a % (uint32_t)b); }
 
 bool view_is_whole(const view_base *b, const view_shape *v) {
   if (b->dtype != v->dtype || b->ndim != v->ndim || v->offset != 0) return false;
@@ -28,10 +24,12 @@ int64_t view_needs(tpu_dtype base_dtype, const view_shape *v) {
   for (int i = 0; i < v->ndim; i++) {
     int64_t n = v->sizes[i], far;
     if (n == 0) return 0;
-    if (__builtin_mul_overflow(n - 1, v->strides[i], &far) || __builtin_add_overflow(reach, far, &reach)) return INT64_MAX;
+    if (__builtin_mul_overflow(n - 1, v->strides[i], &far) || __builtin_add_overflow(reach, far, &reach))
+      return INT64_MAX;
   }
   int64_t bytes;
-  if (base == 0 || __builtin_add_overflow(reach, 1, &reach) || __builtin_mul_overflow(reach, size, &bytes)) return INT64_MAX;
+  if (base == 0 || __builtin_add_overflow(reach, 1, &reach) || __builtin_mul_overflow(reach, size, &bytes))
+    return INT64_MAX;
   return bytes / base + (bytes % base != 0);
 }
 
@@ -48,9 +46,9 @@ typedef struct {
 
 /* A group: the view dimensions inside one factor, in units of the factor's own stride. */
 typedef struct {
-  int at, ndims;    /* place of the factor's word; dimensions so far */
+  int at, ndims;        /* place of the factor's word; dimensions so far */
   int64_t top_n, top_m; /* the outermost dimension */
-  int64_t below;    /* span of the others */
+  int64_t below;        /* span of the others */
   int64_t span;
   bool take;
 } group;
@@ -76,8 +74,8 @@ static inline void group_push(group *g, int64_t n, int64_t m) {
   g->span += (n - 1) * m;
 }
 
-/* Ends the factor of size f; *q: the offset in units of the factor's stride, then of the next one's. The top dimension's
- * words are written here, since refining may have shortened it. False: the window crosses the factor's end. */
+/* Ends the factor of size f. *q: the offset in units of the factor's stride, then of the next one's. False: the window
+ * crosses the factor's end. */
 static inline bool group_close(matching *k, group *g, int64_t f, int64_t *q) {
   view_plan *p = k->out;
   int64_t start = *q;
@@ -108,9 +106,9 @@ enum { SPLIT_STEP = 32 };
 /* Walks the view's dimensions from the innermost outwards along the base's. False: no match. */
 static bool match(matching *k, int64_t offset) {
   view_plan *p = k->out;
-  int j = 0;                                  /* next dimension of the base */
-  int64_t cur = 1, left = j < k->nb ? k->b[j++] : 1, q = offset; /* stride of the next factor, size left of its dimension */
-  int i = 0;
+  int i = 0, j = 0;                                  /* next dimension of the view, of the base */
+  int64_t cur = 1, left = j < k->nb ? k->b[j++] : 1; /* stride of the next factor, what is left of its dimension */
+  int64_t q = offset;                                /* in units of cur */
   int64_t n = k->nv ? k->n[0] : 0, s = k->nv ? k->s[0] : 0;
   while (i < k->nv) {
     for (;;) { /* dimensions of the base in which the view does not move */
@@ -138,6 +136,7 @@ static bool match(matching *k, int64_t offset) {
     int64_t f = left, close = 0, rest_n = 0, rest_s = 0;
     while (!close) {
       if (g.span > f) {
+        /* rows that are full: what fits here, and the rest of the dimension in the next factor */
         int64_t per = g.take ? 0 : quo(f, g.top_m);
         if (per > 1 && per * g.top_m == f && rem(g.top_n, per) == 0 && rem(q, f) + (per - 1) * g.top_m + g.below <= f &&
             (i + 1 == k->nv || k->s[i + 1] >= n * s)) {
@@ -148,7 +147,7 @@ static bool match(matching *k, int64_t offset) {
           close = f;
           continue;
         }
-        while (g.span > f) {
+        while (g.span > f) { /* merge */
           if (j == k->nb) return false;
           f *= k->b[j++];
         }
@@ -164,8 +163,9 @@ static bool match(matching *k, int64_t offset) {
       }
       int64_t m2 = quo(s2, cur);
       if (m2 * cur != s2) return false;
-      if (!g.take && s2 < up && m2 != g.top_n * g.top_m && g.span <= m2 && rem(f, m2) == 0 && rem(q, m2) + g.span <= m2) {
-        close = m2;
+      if (!g.take && s2 < up && m2 != g.top_n * g.top_m && g.span <= m2 && rem(f, m2) == 0 &&
+          rem(q, m2) + g.span <= m2) {
+        close = m2; /* split */
         continue;
       }
       put_dim(p, g.top_n, g.top_m, k->dim[i]);
@@ -226,7 +226,8 @@ static bool pair_overlaps(const matching *k) {
 static tpu_err *bad_shape(const view_shape *v) {
   if (v->ndim < 0 || v->ndim > VIEW_MAX_DIMS)
     return err_new(TPU_ERR_RUNTIME, "a view of %d dimensions: at most %d are supported", v->ndim, VIEW_MAX_DIMS);
-  if (v->offset < 0) return err_new(TPU_ERR_RUNTIME, "a view's storage offset is %lld: it must not be negative", (long long)v->offset);
+  if (v->offset < 0)
+    return err_new(TPU_ERR_RUNTIME, "a view's storage offset is %lld: it must not be negative", (long long)v->offset);
   for (int i = 0; i < v->ndim; i++) {
     if (v->sizes[i] < 0 || v->strides[i] < 0)
       return err_new(TPU_ERR_RUNTIME, "a view's dimension %d has size %lld and stride %lld: neither may be negative", i,
@@ -237,7 +238,8 @@ static tpu_err *bad_shape(const view_shape *v) {
 
 static tpu_err *past_end(const view_base *b, const view_shape *v, int64_t total) {
   int64_t needs = view_needs(v->dtype, v);
-  return err_new(TPU_ERR_RUNTIME, "a view reaches element %lld of its storage, which holds %lld elements of %s (kept as %s)",
+  return err_new(TPU_ERR_RUNTIME,
+                 "a view reaches element %lld of its storage, which holds %lld elements of %s (kept as %s)",
                  (long long)(needs - 1), (long long)total, tpu_dtype_name(v->dtype), tpu_dtype_name(b->dtype));
 }
 
@@ -264,11 +266,13 @@ tpu_err *view_solve(const view_base *b, const view_shape *v, view_plan *out) {
     return NULL;
   }
   if (b->ndim < 0 || b->ndim > VIEW_MAX_DIMS)
-    return err_new(TPU_ERR_RUNTIME, "a storage's value has %d dimensions: at most %d are supported", b->ndim, VIEW_MAX_DIMS);
+    return err_new(TPU_ERR_RUNTIME, "a storage's value has %d dimensions: at most %d are supported", b->ndim,
+                   VIEW_MAX_DIMS);
   size_t base_size = tpu_dtype_size(b->dtype), size = tpu_dtype_size(v->dtype);
   if (!base_size || !size)
-    return err_new(TPU_ERR_RUNTIME, "a view as dtype number %d of a value of dtype number %d: not dtypes of this device",
-                   (int)v->dtype, (int)b->dtype);
+    return err_new(TPU_ERR_RUNTIME,
+                   "a view as dtype number %d of a value of dtype number %d: not dtypes of this device", (int)v->dtype,
+                   (int)b->dtype);
   matching k;
   k.out = out;
   k.nb = k.nv = k.nfactors = 0;
@@ -279,7 +283,8 @@ tpu_err *view_solve(const view_base *b, const view_shape *v, view_plan *out) {
     int64_t d = b->dims[i];
     if (d != 1) k.b[k.nb++] = d;
     if (d < 0 || __builtin_mul_overflow(base_total, d, &base_total) || base_total > PLAN_MAX_ELEMENTS / 16)
-      return err_new(TPU_ERR_RUNTIME, "a storage's value has dimension %d of size %lld: negative or too large", i, (long long)d);
+      return err_new(TPU_ERR_RUNTIME, "a storage's value has dimension %d of size %lld: negative or too large", i,
+                     (long long)d);
   }
   k.total = base_total;
   if (b->dtype != v->dtype) base_cast_dims(b, v, &k);

@@ -1,5 +1,5 @@
-/* t.h - a test program: TEST(name) { CHECK(...); } ... T_MAIN(). Tests run in the order of the file; the exit status is 1
- * if one fails. argv[1], where a program takes it, is t_arg(1). T_ONLY=name in the environment runs one test. */
+/* t.h - a test program: TEST(name) { CHECK(...); } ... T_MAIN(). Tests run in the order of the file; the exit status is
+ * 1 if one fails. argv[1], where a program takes it, is t_arg(1). T_ONLY=name in the environment runs one test. */
 #ifndef TPU_TEST_T_H
 #define TPU_TEST_T_H
 #include <inttypes.h>
@@ -43,7 +43,8 @@ static inline bool t_check_str(const char *have, const char *want, const char *f
   bool ok = have && want && !strcmp(have, want);
   if (!ok) {
     t_failed_checks++;
-    printf("%s:%d: %s is\n  \"%s\", expected\n  \"%s\"\n", file, line, text, have ? have : "(null)", want ? want : "(null)");
+    printf("%s:%d: %s is\n  \"%s\", expected\n  \"%s\"\n", file, line, text, have ? have : "(null)",
+           want ? want : "(null)");
   }
   return ok;
 }

@@ -33,7 +33,8 @@ TEST(levels) {
   CHECK_STR(written("error"), "torch_tpu: error: e1\n");
   CHECK_STR(written("warn"), "torch_tpu: error: e1\ntorch_tpu: warning: w2\n");
   CHECK(!log_on(LOG_INFO) && log_on(LOG_WARN));
-  CHECK_STR(written("debug"), "torch_tpu: error: e1\ntorch_tpu: warning: w2\ntorch_tpu: info: i\ntorch_tpu: debug: d\n");
+  CHECK_STR(written("debug"),
+            "torch_tpu: error: e1\ntorch_tpu: warning: w2\ntorch_tpu: info: i\ntorch_tpu: debug: d\n");
 }
 
 T_MAIN()

@@ -37,7 +37,7 @@
   X(void, platform, (const char *name))                                                                      \
   /* Bytes a device can hold; more is RESOURCE_EXHAUSTED. */                                                 \
   X(void, device_memory, (int64_t bytes))                                                                    \
-  /* What GetPjrtApi gives from now on: "good", "null", "tiny" (no slots), "short" (old: ends before the slots of 2024), \
+  /* What GetPjrtApi gives from now on: "good", "null", "tiny" (no slots), "short" (old: 50 slots),           \
    * "major" (ABI 7.1), "missing:<slot>", "stub:<slot>" (answers UNIMPLEMENTED). */                          \
   X(void, table, (const char *kind))                                                                         \
   /* Everything above back to its default; releases what is held. */                                         \

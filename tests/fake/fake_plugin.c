@@ -266,7 +266,8 @@ static void program_release(program *p) {
 /* ---- the calls --------------------------------------------------------------------------------------------------- */
 
 static PJRT_Error *bad_size(const char *call, size_t have, size_t want) {
-  return error_new(PJRT_CODE_INVALID_ARGUMENT, "fake: %s_Args has struct_size %zu, expected at least %zu", call, have, want);
+  return error_new(PJRT_CODE_INVALID_ARGUMENT, "fake: %s_Args has struct_size %zu, expected at least %zu", call, have,
+                   want);
 }
 
 /* Counts the call; gives the error that a test asked for. */
@@ -513,7 +514,8 @@ CALL(PJRT_Executable_DeserializeAndLoad) {
   if (a->serialized_executable_size < sizeof magic || memcmp(a->serialized_executable, magic, sizeof magic) != 0)
     return error_new(PJRT_CODE_INVALID_ARGUMENT, "fake: these bytes are no serialized executable");
   program *made;
-  PJRT_Error *e = program_new(a->serialized_executable + sizeof magic, a->serialized_executable_size - sizeof magic, &made);
+  PJRT_Error *e =
+      program_new(a->serialized_executable + sizeof magic, a->serialized_executable_size - sizeof magic, &made);
   if (e) return e;
   a->loaded_executable = calloc(1, sizeof *a->loaded_executable);
   if (!a->loaded_executable) abort();
@@ -716,7 +718,7 @@ static PJRT_Error *unimplemented(void *args) {
   return error_new(PJRT_CODE_UNIMPLEMENTED, "fake: this call is not implemented");
 }
 
-/* ---- the table ----------------------------------------------------------------------------------------------------- */
+/* ---- the table -------------------------------------------------------------------------------------------------- */
 
 static union {
   PJRT_Api api;
@@ -747,7 +749,7 @@ const PJRT_Api *GetPjrtApi(void) {
   return strcmp(set.table, "null") ? &table.api : NULL;
 }
 
-/* ---- steering -------------------------------------------------------------------------------------------------------- */
+/* ---- steering --------------------------------------------------------------------------------------------------- */
 
 #define X(result, name, args) EXPORT result fake_##name args;
 FAKE_CONTROL(X)

@@ -127,7 +127,8 @@ const char *fake_signature_read(const char *text, size_t len, fake_signature *ou
   const char *e = read_list(in, true, &out->args, &out->nargs);
   if (!e && eat(&c, "->")) {
     if (eat(&c, "(")) {
-      e = bracketed(&c, '(', ')', &in) ? read_list(in, false, &out->results, &out->nresults) : "the results of @main do not end";
+      e = bracketed(&c, '(', ')', &in) ? read_list(in, false, &out->results, &out->nresults)
+                                       : "the results of @main do not end";
     } else if ((out->results = malloc(sizeof *out->results))) {
       out->nresults = 1;
       e = read_type(&c, out->results);

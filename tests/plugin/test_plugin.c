@@ -174,6 +174,23 @@ TEST(zero_elements) {
   pjrt_exec_free(c, e);
 }
 
+TEST(no_arguments) {
+  pjrt_client *c = client();
+  pjrt_exec *e = compile("func.func public @main() -> (tensor<i32>, tensor<i32>) {\n"
+                         "  %0 = stablehlo.constant dense<5> : tensor<i32>\n"
+                         "  return %0, %0 : tensor<i32>, tensor<i32>\n}\n");
+  if (!e) return;
+  pjrt_buffer *outs[2] = {NULL, NULL};
+  int32_t got[2] = {0, 0};
+  CHECK_OK(pjrt_execute(c, e, 0, NULL, 0, NULL, 0, outs, NULL));
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(pjrt_buffer_to_host(c, outs[i], &got[i], sizeof got[i]));
+    CHECK_INT(got[i], 5);
+    pjrt_buffer_free(c, outs[i]);
+  }
+  pjrt_exec_free(c, e);
+}
+
 TEST(scalars_and_small_types) {
   pjrt_client *c = client();
   if (!c) return;

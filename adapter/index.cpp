@@ -1,0 +1,110 @@
+// index.cpp - indexing by masks: how many elements a mask selects is known only on the host, so it is read once and the
+// rest stays on the device with a known size.
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/index.h>
+#include <ATen/ops/masked_fill.h>
+#include <ATen/ops/nonzero.h>
+
+#include "adapter/kernel.h"
+
+namespace torch_tpu {
+namespace {
+
+using at::Tensor;
+
+void nonzero(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  static Kernel *fixed = find_kernel("aten::nonzero_static");
+  const Tensor self = stack->back().toTensor();
+  if (!fixed || self.dim() == 0) return fallback(op, stack);
+  const int64_t n = self.numel() ? self.ne(0).sum().item<int64_t>() : 0;
+  Tensor out = n ? call_kernel(fixed, {self, n, -1}) : new_tensor({0, self.dim()}, c10::kLong, self.device().index());
+  stack->pop_back();
+  stack->emplace_back(std::move(out));
+}
+
+Tensor masked_select(const Tensor &self, const Tensor &mask) {
+  TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
+  TORCH_CHECK(mask.device() == self.device(), "Expected all tensors to be on the same device, but found at least two devices, ", self.device(), " and ", mask.device(), "!");
+  auto [m, s] = at::expand_outplace(mask, self);
+  Tensor flat = s->reshape({-1});
+  return flat.index({std::optional<Tensor>(m->reshape({-1}))});
+}
+
+bool is_mask(const Tensor &t) { return t.scalar_type() == c10::kBool || t.scalar_type() == c10::kByte; }
+
+// One mask over leading dims and a value of one element: no index list is needed.
+std::optional<Tensor> single_mask(const Tensor &self, const c10::ArrayRef<c10::IValue> &indices) {
+  Tensor mask;
+  int64_t dims = 0;
+  for (const c10::IValue &e : indices) {
+    const Tensor i = e.isTensor() ? e.toTensor() : Tensor();
+    if (!i.defined()) {
+      if (!mask.defined()) dims++;
+    } else {
+      if (mask.defined() || !is_mask(i) || i.device() != self.device()) return {};
+      for (int64_t d = 0; d < i.dim(); d++)
+        if (dims + d >= self.dim() || i.size(d) != self.size(dims + d)) return {};
+      mask = i;
+      dims += i.dim();
+    }
+  }
+  if (!mask.defined()) return {};
+  for (int64_t d = dims; d < self.dim(); d++) mask = mask.unsqueeze(-1);
+  return mask.scalar_type() == c10::kByte ? mask.to(c10::kBool) : mask;
+}
+
+}  // namespace
+
+bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
+  c10::IValue &self_value = (*stack)[base], &list = (*stack)[base + 1];
+  if (!self_value.isTensor() || !list.isList()) return false;
+  const Tensor self = self_value.toTensor();
+  const auto l = list.toListRef();
+  bool plain = true;
+  for (const c10::IValue &e : l)
+    if (e.isTensor() && e.toTensor().defined() && (is_mask(e.toTensor()) || !e.toTensor().is_privateuseone())) plain = false;
+  if (plain) return false;
+  TORCH_CHECK_INDEX(static_cast<int64_t>(l.size()) <= self.dim(), "too many indices for tensor of dimension ", self.dim(), " (got ", l.size(), ")");
+
+  if (k.args.size() >= 4 && !k.has_out && (*stack)[base + 2].isTensor() && (*stack)[base + 3].isBool() && !(*stack)[base + 3].toBool()) {
+    const Tensor value = (*stack)[base + 2].toTensor();
+    if (value.numel() == 1 && value.dim() == 0)
+      if (auto mask = single_mask(self, l)) {
+        const Tensor v = value.is_cpu() ? value : value.to(self.scalar_type());
+        Tensor out = k.writes ? const_cast<Tensor &>(self).masked_fill_(*mask, v) : at::masked_fill(self, *mask, v);
+        stack->resize(base);
+        stack->emplace_back(std::move(out));
+        return true;
+      }
+  }
+
+  c10::List<std::optional<Tensor>> out;
+  for (const c10::IValue &e : l) {
+    if (!e.isTensor() || !e.toTensor().defined()) {
+      out.push_back(std::nullopt);
+      continue;
+    }
+    const Tensor i = e.toTensor();
+    if (!is_mask(i)) {
+      out.push_back(i.is_privateuseone() ? i : i.to(self.device()));
+      continue;
+    }
+    if (i.scalar_type() == c10::kByte) TORCH_WARN_ONCE("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
+    const auto at = static_cast<int64_t>(out.size());
+    for (int64_t d = 0; d < i.dim(); d++)
+      TORCH_CHECK_INDEX(at + d < self.dim() && i.size(d) == self.size(at + d), "The shape of the mask ", i.sizes(), " at index ", d,
+                        " does not match the shape of the indexed tensor ", self.sizes(), " at index ", at + d);
+    // On the CPU the count costs no wait for the device.
+    const Tensor found = i.is_privateuseone() ? at::nonzero(i) : at::nonzero(i).to(self.device());
+    for (int64_t d = 0; d < i.dim(); d++) out.push_back(found.select(1, d));
+  }
+  (*stack)[base + 1] = std::move(out);
+  return false;
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("nonzero", torch::CppFunction::makeFromBoxedFunction<&nonzero>());
+  m.impl("masked_select", TORCH_FN(masked_select));
+}
+
+}  // namespace torch_tpu

@@ -1,0 +1,65 @@
+// kernel.h - the one boxed kernel. It serves every row: IValue stack -> tpu_value array on the stack -> tpu_call_run.
+#pragma once
+#include <exception>
+#include <optional>
+
+#include "adapter/tensor.h"
+
+namespace torch_tpu {
+
+// How an argument travels; decided once from its schema type.
+enum class Kind : uint8_t { tensor, tensors, ints, doubles, scalars, number, text, device, generator, other };
+
+struct Arg {
+  Kind kind;
+  bool written, out;  // out: written and keyword-only
+};
+
+// A registered overload joined with its row.
+struct Kernel final : c10::OperatorKernel {
+  tpu_op *op = nullptr;
+  c10::OperatorHandle handle;
+  c10::SmallVector<Arg, 8> args;
+  c10::SmallVector<int16_t, 4> returns;     // the argument returned, -1: a new tensor, -2: a new list
+  std::optional<c10::OperatorHandle> twin;  // of an out= form: the functional form with the same arguments
+  bool has_lists = false, has_out = false, writes = false, random = false, matmul = false, index = false;
+
+  explicit Kernel(const c10::OperatorHandle &h) : handle(h) {}
+  void operator()(const c10::OperatorHandle &op_handle, c10::DispatchKeySet, torch::jit::Stack *stack);
+  // The arguments are the last ones on the stack; they are replaced by the results.
+  void run(torch::jit::Stack *stack);
+};
+
+// One call in flight; tpu_call.ctx points at it.
+struct Frame {
+  tpu_call call;
+  const Kernel *kernel;
+  c10::IValue *args;  // kernel->args.size() of them, on the interpreter stack
+  c10::SmallVector<at::Tensor, 4> results;
+  c10::SmallVector<std::vector<at::Tensor>, 1> lists;
+  std::exception_ptr error;  // thrown inside a callback; thrown again once the core has returned
+  struct Resize {
+    int arg;
+    std::vector<int64_t> sizes, strides;
+  };
+  std::vector<Resize> resizes;  // out arguments that need other sizes first
+  bool through_twin = false;    // no meta kernel for an out= form: run the functional form and copy
+};
+
+// tpu_call.meta: runs the same operator on meta tensors.
+tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known);
+// Runs the operator on meta tensors for its checks alone.
+void check_with_meta(Frame &f);
+// The out= form by its functional twin.
+void run_through_twin(const Kernel &k, torch::jit::Stack *stack, size_t base);
+
+// Makes masks and CPU indices of index and index_put into index tensors on the device, in place on the stack. True when
+// the call was served as a masked fill (the stack then holds the result).
+bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base);
+
+// The kernel registered for an overload ("aten::copy_"), or NULL.
+Kernel *find_kernel(const char *name);
+// Runs a registered kernel on values: f(args...) -> first result.
+at::Tensor call_kernel(Kernel *k, std::initializer_list<c10::IValue> args);
+
+}  // namespace torch_tpu

@@ -1,0 +1,183 @@
+// meta.cpp - the cold path: sizes, strides, dtype and PyTorch's own errors from the same operator on meta tensors.
+//
+// Meta tensors share meta storages as the real ones share theirs, so that PyTorch's overlap checks see what they should.
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/Resize.h>
+
+#include "adapter/kernel.h"
+
+namespace torch_tpu {
+namespace {
+
+struct MetaArgs {
+  std::vector<std::pair<const c10::TensorImpl *, at::Tensor>> tensors;
+  std::vector<std::pair<const c10::StorageImpl *, c10::Storage>> storages;
+
+  at::Tensor convert(const at::Tensor &t) {
+    if (!t.defined()) return t;
+    const c10::TensorImpl *impl = t.unsafeGetTensorImpl();
+    for (auto &p : tensors)
+      if (p.first == impl) return p.second;
+    const c10::StorageImpl *real = impl->unsafe_storage().unsafeGetStorageImpl();
+    c10::Storage storage;
+    for (auto &p : storages)
+      if (p.first == real) storage = p.second;
+    if (!storage) {
+      storage = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(real->nbytes()),
+                             c10::DataPtr(nullptr, c10::Device(c10::kMeta)), c10::GetAllocator(c10::kMeta), /*resizable=*/true);
+      storages.emplace_back(real, storage);
+    }
+    auto m = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::Meta), impl->dtype());
+    m.unsafeGetTensorImpl()->set_sizes_and_strides(impl->sizes(), impl->strides(), impl->storage_offset());
+    m.unsafeGetTensorImpl()->set_wrapped_number(impl->is_wrapped_number());
+    tensors.emplace_back(impl, m);
+    return m;
+  }
+
+  c10::IValue convert(const c10::IValue &x, Kind kind) {
+    switch (kind) {
+      case Kind::tensor: return x.isTensor() ? c10::IValue(convert(x.toTensor())) : x;
+      case Kind::device: return x.isNone() ? c10::IValue(c10::Device(c10::kMeta)) : c10::IValue(c10::Device(c10::kMeta));
+      case Kind::generator: return c10::IValue();
+      case Kind::tensors: {
+        if (x.isNone()) return x;
+        if (x.isTensorList()) {
+          c10::List<at::Tensor> l;
+          for (const c10::IValue &e : x.toListRef()) l.push_back(convert(e.toTensor()));
+          return l;
+        }
+        c10::List<std::optional<at::Tensor>> l;
+        for (const c10::IValue &e : x.toListRef())
+          l.push_back(e.isTensor() ? std::optional<at::Tensor>(convert(e.toTensor())) : std::nullopt);
+        return l;
+      }
+      default: return x;
+    }
+  }
+};
+
+bool fill(const at::Tensor &t, tpu_meta &m) {
+  m.defined = t.defined();
+  if (!t.defined()) return true;
+  if (t.dim() > 64 || t.layout() != c10::kStrided) return false;
+  m.ndim = static_cast<int32_t>(t.dim());
+  m.dtype = static_cast<uint8_t>(t.scalar_type());
+  std::copy(t.sizes().begin(), t.sizes().end(), m.sizes);
+  std::copy(t.strides().begin(), t.strides().end(), m.strides);
+  return true;
+}
+
+// Whether an exception only says that PyTorch has no meta kernel for this.
+bool says_no_meta(const std::string &text) {
+  for (const char *s : {"'Meta' backend", "Meta tensor", "meta tensor", "fake impl", "Meta device", "meta device", "on device meta"})
+    if (text.find(s) != std::string::npos) return true;
+  return false;
+}
+
+enum class Outcome { known, unknown };
+
+// Runs the operator on meta tensors; the results are left on `stack`. Real errors are thrown.
+Outcome run_meta(Frame &f, MetaArgs &m, torch::jit::Stack &stack) {
+  const Kernel &k = *f.kernel;
+  if (!k.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return Outcome::unknown;
+  for (size_t i = 0; i < k.args.size(); i++) stack.push_back(m.convert(f.args[i], k.args[i].kind));
+  at::AutoDispatchBelowADInplaceOrView below;
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  try {
+    k.handle.callBoxed(&stack);
+  } catch (const std::exception &e) {
+    if (says_no_meta(e.what())) return Outcome::unknown;
+    throw;
+  }
+  return Outcome::known;
+}
+
+// What TensorIterator would refuse, for operators that have no meta kernel.
+void check_written(const Frame &f) {
+  for (size_t i = 0; i < f.kernel->args.size(); i++)
+    if (f.kernel->args[i].written && f.kernel->args[i].kind == Kind::tensor && f.args[i].isTensor() && f.args[i].toTensor().defined())
+      at::assert_no_internal_overlap(f.args[i].toTensor());
+}
+
+}  // namespace
+
+tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known) {
+  auto &f = *static_cast<Frame *>(c->ctx);
+  const Kernel &k = *f.kernel;
+  *n = 0;
+  *known = false;
+  try {
+    MetaArgs m;
+    torch::jit::Stack stack;
+    if (run_meta(f, m, stack) == Outcome::unknown) {
+      if (k.has_out && k.twin) {
+        f.through_twin = true;
+        return tpu_err_new(TPU_ERR_RUNTIME, "the functional form is used");
+      }
+      check_written(f);
+      return nullptr;
+    }
+    for (size_t i = 0; i < k.args.size(); i++) {
+      if (!k.args[i].out || k.args[i].kind != Kind::tensor || !f.args[i].isTensor()) continue;
+      const at::Tensor &real = f.args[i].toTensor();
+      if (!real.defined()) continue;
+      const at::Tensor meta = m.convert(real);
+      if (meta.sizes() != real.sizes()) f.resizes.push_back({static_cast<int>(i), meta.sizes().vec(), meta.strides().vec()});
+    }
+    if (!f.resizes.empty()) return tpu_err_new(TPU_ERR_RUNTIME, "an out tensor needs other sizes first");
+    const auto put = [&](const at::Tensor &t) { return *n < cap && fill(t, outs[(*n)++]); };
+    for (const c10::IValue &r : stack) {
+      bool ok = true;
+      if (r.isTensor()) {
+        ok = put(r.toTensor());
+      } else if (r.isList()) {
+        for (const c10::IValue &e : r.toListRef()) ok = ok && put(e.isTensor() ? e.toTensor() : at::Tensor());
+      }
+      if (!ok) {
+        *n = 0;
+        return nullptr;
+      }
+    }
+    *known = true;
+    return nullptr;
+  } catch (...) {
+    f.error = std::current_exception();
+    return tpu_err_new(TPU_ERR_RUNTIME, "PyTorch's meta kernel refused the call");
+  }
+}
+
+void check_with_meta(Frame &f) {
+  MetaArgs m;
+  torch::jit::Stack stack;
+  run_meta(f, m, stack);
+}
+
+void run_through_twin(const Kernel &k, torch::jit::Stack *stack, size_t base) {
+  const auto &mine = k.handle.schema(), &theirs = k.twin->schema();
+  std::vector<at::Tensor> outs;
+  for (size_t i = 0; i < k.args.size(); i++)
+    if (k.args[i].out) outs.push_back((*stack)[base + i].toTensor());
+  torch::jit::Stack call;
+  for (const auto &a : theirs.arguments()) {
+    const auto i = mine.argumentIndexWithName(a.name());
+    if (i)
+      call.push_back((*stack)[base + *i]);
+    else if (a.name() == "dtype" && !outs.empty())
+      call.emplace_back(static_cast<int64_t>(outs[0].scalar_type()));
+    else if (a.name() == "device" && !outs.empty())
+      call.emplace_back(outs[0].device());
+    else
+      call.emplace_back(a.default_value() ? *a.default_value() : c10::IValue());
+  }
+  k.twin->callBoxed(&call);
+  TORCH_CHECK(call.size() == outs.size(), "tpu: ", mine.name(), " gave ", call.size(), " results for ", outs.size(), " out tensors");
+  for (size_t i = 0; i < outs.size(); i++) {
+    const at::Tensor r = call[i].toTensor();
+    if (at::native::resize_output_check(outs[i], r.sizes())) resize_to(outs[i], r.sizes(), {});
+    copy_any(outs[i], r);
+  }
+  stack->resize(base);
+  for (auto &o : outs) stack->emplace_back(std::move(o));
+}
+
+}  // namespace torch_tpu

@@ -1,0 +1,196 @@
+/* The executor on the fake plugin: the Nth allocation and the Nth plugin call fail, for every N; executions fail later. Each
+ * failure is an error, the process goes on, nothing leaks. The fake plugin's results are zeros. */
+#include "base/mem.h"
+#include "core/exec_t.h"
+#include "exec/exec.h"
+#include "fake/fake.h"
+
+static fake_control fake;
+static tpu_op *add, *add_;
+
+TEST(start) {
+  if (!CHECK(fake_open(t_arg(1), &fake))) exit(1);
+  fake.reset();
+  setenv("TORCH_TPU_PJRT_PLUGIN", t_arg(1), 1);
+  setenv("FAKE_PJRT_DEVICES", "2", 1);
+  if (!CHECK_OK(tpu_init())) exit(1);
+  add = xt_op("aten::add", "Tensor", NULL, 3, xt_add_types, false);
+  add_ = xt_op("aten::add_", "Tensor", "aten::add.Tensor", 3, xt_add_types, true);
+  if (!CHECK(add && add_)) exit(1);
+}
+
+/* Copies in, a call, an in-place call through a view, copies out, an event, a copy to another device. */
+static tpu_err *session(int n) {
+  const int64_t sizes[] = {3, n};
+  xt a = {0}, b = {0}, r = {0}, there = {0};
+  float host[512] = {1};
+  double ms = 0;
+  tpu_event *before = NULL, *after = NULL;
+  tpu_err *e = xt_from(&a, TPU_F32, 2, sizes, host);
+  if (!e) e = xt_from(&b, TPU_F32, 2, sizes, host);
+  if (!e) e = tpu_event_record(0, &before);
+  if (!e) e = xt_add(add, &a, &b, 2.5, &r);
+  xt column = a;
+  column.sizes[1] = 1;
+  column.offset = 1;
+  if (!e) e = xt_add(add_, &column, &column, 1, NULL);
+  if (!e) e = tpu_event_record(0, &after);
+  if (!e) e = tpu_event_elapsed(before, after, &ms);
+  if (!e) e = xt_read(&column, host);
+  if (!e) e = xt_read(&r, host);
+  if (!e) e = tpu_store_resize(a.store, 4096);
+  if (!e) e = xt_empty(&there, TPU_F32, 2, sizes, 1);
+  if (!e) {
+    tpu_tensor dst = xt_tensor(&there), src = xt_tensor(&b);
+    e = tpu_copy_across(&dst, &src);
+  }
+  tpu_err *s = tpu_synchronize(-1);
+  if (e) tpu_err_free(s);
+  else e = s;
+  tpu_event_release(before);
+  tpu_event_release(after);
+  xt_free(&a), xt_free(&b), xt_free(&r), xt_free(&there);
+  return e;
+}
+
+/* What is alive when all caches are dropped: the same after every session. */
+static int64_t left(int64_t *buffers) {
+  ex_forget();
+  *buffers = fake.live("all");
+  return mem_live();
+}
+
+static void with_faults(void (*arm)(int64_t), void (*off)(void), int64_t (*count)(void), int *runs) {
+  int64_t buffers, buffers_now;
+  CHECK_OK(session(5));
+  int64_t live = left(&buffers);
+  for (int64_t nth = 1; nth < 3000; nth++, ++*runs) {
+    arm(nth);
+    tpu_err *e = session(5);
+    queue_drain();
+    bool fired = count() >= nth;
+    off();
+    tpu_err_free(e);
+    int64_t now = left(&buffers_now);
+    CHECK_INT(now, live);
+    CHECK_INT(buffers_now, buffers);
+    if (now != live || buffers_now != buffers) {
+      printf("  at failure number %d\n", (int)nth);
+      return;
+    }
+    if (!fired) {
+      CHECK_OK(session(5));
+      left(&buffers_now);
+      return;
+    }
+  }
+  CHECK(!"the session never ended without a fault");
+}
+
+static void arm_mem(int64_t n) { mem_fault_at(n, false); }
+static void arm_mem_for_good(int64_t n) { mem_fault_at(n, true); }
+static void off_mem(void) { mem_fault_at(0, false); }
+static void off_pjrt(void) { pjrt_fault_at(0); }
+
+TEST(every_allocation_fails_once) {
+  int runs = 0;
+  with_faults(arm_mem, off_mem, mem_fault_count, &runs);
+  CHECK(runs > 60);
+}
+
+TEST(every_allocation_fails_for_good) {
+  int runs = 0;
+  with_faults(arm_mem_for_good, off_mem, mem_fault_count, &runs);
+  CHECK(runs > 50);
+}
+
+TEST(every_plugin_call_fails) {
+  int runs = 0;
+  with_faults(pjrt_fault_at, off_pjrt, pjrt_fault_count, &runs);
+  CHECK(runs > 15);
+}
+
+TEST(an_execution_that_fails_later_is_raised_at_the_read_with_the_operator_s_name) {
+  const int64_t sizes[] = {3, 7};
+  xt a, r, s;
+  float host[21] = {0};
+  CHECK_OK(xt_from(&a, TPU_F32, 2, sizes, host));
+  CHECK_OK(xt_add(add, &a, &a, 1, &r));
+  CHECK_OK(tpu_synchronize(0));
+  xt_free(&r);
+  fake.fail_execution(1, 13);
+  CHECK_OK(xt_add(add, &a, &a, 1, &r)); /* the call itself succeeds */
+  CHECK_OK(xt_add(add, &r, &a, 1, &s)); /* and what depends on it */
+  CHECK_ERR(xt_read(&r, host), TPU_ERR_RUNTIME, "aten::add.Tensor");
+  CHECK_ERR(xt_read(&s, host), TPU_ERR_RUNTIME, "aten::add.Tensor");
+  CHECK_OK(xt_read(&a, host)); /* the input is not lost */
+  xt_free(&r), xt_free(&s);
+  fake.fail_execution(1, 13);
+  CHECK_OK(xt_add(add, &a, &a, 1, &r));
+  CHECK_ERR(tpu_synchronize(-1), TPU_ERR_RUNTIME, "aten::add.Tensor");
+  CHECK_OK(tpu_synchronize(-1)); /* told once */
+  CHECK_OK(xt_add(add, &a, &a, 1, &s));
+  CHECK_OK(xt_read(&s, host));
+  xt_free(&a), xt_free(&r), xt_free(&s);
+  fake.reset();
+}
+
+TEST(debug_mode_raises_at_the_call) {
+  const int64_t sizes[] = {3, 7};
+  xt a, r;
+  float host[21] = {0};
+  CHECK_OK(xt_from(&a, TPU_F32, 2, sizes, host));
+  tpu_set_eager_mode(TPU_DEBUG);
+  CHECK_OK(xt_add(add, &a, &a, 1, &r));
+  xt_free(&r);
+  fake.fail_execution(1, 13);
+  CHECK_ERR(xt_add(add, &a, &a, 1, &r), TPU_ERR_RUNTIME, "aten::add.Tensor");
+  tpu_set_eager_mode(TPU_STRICT);
+  xt_free(&a);
+  fake.reset();
+}
+
+TEST(the_caller_does_not_wait_for_the_device) {
+  const int64_t sizes[] = {3, 7};
+  xt a, r[50];
+  float host[21] = {0};
+  CHECK_OK(xt_from(&a, TPU_F32, 2, sizes, host));
+  CHECK_OK(xt_add(add, &a, &a, 1, &r[0]));
+  xt_free(&r[0]);
+  fake.hold();
+  for (int i = 0; i < 50; i++) CHECK_OK(xt_add(add, &a, &a, 1, &r[i]));
+  tpu_event *e;
+  CHECK_OK(tpu_event_record(0, &e));
+  CHECK(!tpu_event_done(e));
+  fake.release();
+  CHECK_OK(tpu_event_wait(e));
+  CHECK(tpu_event_done(e));
+  tpu_event_release(e);
+  for (int i = 0; i < 50; i++) xt_free(&r[i]);
+  xt_free(&a);
+}
+
+static void *hammer(void *arg) {
+  const int64_t sizes[] = {2, 3 + (int)(intptr_t)arg % 3};
+  float host[16] = {0};
+  for (int i = 0; i < 200; i++) {
+    xt a, r;
+    if (!CHECK_OK(xt_from(&a, TPU_F32, 2, sizes, host))) return NULL;
+    CHECK_OK(xt_add(add_, &a, &a, i, NULL));
+    CHECK_OK(xt_add(add, &a, &a, i, &r));
+    CHECK_OK(xt_read(&r, host));
+    xt_free(&a), xt_free(&r);
+  }
+  return NULL;
+}
+
+TEST(threads) {
+  pthread_t t[6];
+  for (int i = 0; i < 6; i++) CHECK(!pthread_create(&t[i], NULL, hammer, (void *)(intptr_t)i));
+  for (int i = 0; i < 6; i++) pthread_join(t[i], NULL);
+  tpu_memory_stats m;
+  tpu_get_memory_stats(0, &m);
+  CHECK_INT(m.stores, 0);
+}
+
+T_MAIN()

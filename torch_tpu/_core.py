@@ -1,0 +1,141 @@
+"""ctypes bindings of the core (include/tpu.h) and of the adapter's exported functions."""
+
+import ctypes
+import json
+import os
+
+from ctypes import POINTER, Structure, c_bool, c_char_p, c_int, c_int64, c_uint64, c_void_p
+
+_folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
+core = None
+adapter = None
+
+
+class PluginInfo(Structure):
+    _fields_ = [
+        ("path", c_char_p),
+        ("why", c_char_p),
+        ("platform", c_char_p),
+        ("platform_version", c_char_p),
+        ("pjrt_major", c_int),
+        ("pjrt_minor", c_int),
+        ("stablehlo_version", c_char_p),
+        ("device_count", c_int),
+    ]
+
+
+class Stats(Structure):
+    _fields_ = [
+        (name, c_int64)
+        for name in (
+            "calls compiles compile_ns executions key_hits key_misses program_hits number_hits number_misses host_reads "
+            "key_entries program_entries number_entries"
+        ).split()
+    ]
+
+
+class MemoryStats(Structure):
+    _fields_ = [
+        (name, c_int64) for name in "allocated allocated_peak stores stores_peak total_allocated limit ooms".split()
+    ]
+
+
+# name: (result type, argument types); "error" results are checked and raised.
+_FUNCTIONS = {
+    "tpu_init": ("error",),
+    "tpu_is_initialized": (c_bool,),
+    "tpu_is_available": (c_bool,),
+    "tpu_device_count": (c_int,),
+    "tpu_get_device": (c_int,),
+    "tpu_set_device": (None, c_int),
+    "tpu_device_kind": (c_char_p, c_int),
+    "tpu_get_plugin_info": (POINTER(PluginInfo),),
+    "tpu_set_plugin_candidates": (None, c_char_p),
+    "tpu_synchronize": ("error", c_int),
+    "tpu_mark_forked": (None,),
+    "tpu_in_bad_fork": (c_bool,),
+    "tpu_get_eager_mode": (c_int,),
+    "tpu_set_eager_mode": (None, c_int),
+    "tpu_get_stats": (None, POINTER(Stats)),
+    "tpu_get_memory_stats": (None, c_int, POINTER(MemoryStats)),
+    "tpu_reset_peak_memory": (None, c_int),
+    "tpu_empty_cache": (None,),
+    "tpu_err_get_kind": (c_int, c_void_p),
+    "tpu_err_message": (c_char_p, c_void_p),
+    "tpu_err_free": (None, c_void_p),
+}
+_ADAPTER_FUNCTIONS = {
+    "tpu_adapter_load": ("error",),
+    "tpu_adapter_fallback_counts": (c_void_p,),
+    "tpu_adapter_fallback_reset": (None,),
+    "tpu_adapter_free": (None, c_void_p),
+    "tpu_adapter_set_precision": (None, c_int),
+    "tpu_adapter_get_precision": (c_int,),
+    "tpu_adapter_get_rng": ("error", c_int, POINTER(c_uint64)),
+    "tpu_adapter_set_rng": ("error", c_int, c_uint64, c_uint64),
+}
+
+
+def _exception(kind, text):
+    import torch
+
+    types = (RuntimeError, NotImplementedError, torch.OutOfMemoryError, IndexError, ValueError, TypeError)
+    return types[kind if 0 <= kind < len(types) else 0](text)
+
+
+def _check(error, function, arguments):
+    if error:
+        kind = core.tpu_err_get_kind(error)
+        text = core.tpu_err_message(error).decode("utf-8", "replace")
+        core.tpu_err_free(error)
+        raise _exception(kind, text)
+
+
+def _bind(library, functions):
+    for name, (result, *arguments) in functions.items():
+        function = getattr(library, name)
+        function.argtypes = arguments
+        if result == "error":
+            function.restype, function.errcheck = c_void_p, _check
+        else:
+            function.restype = result
+
+
+def open_libraries():
+    """Loads both shared libraries. Loads no plugin."""
+    global core, adapter
+    if adapter is not None:
+        return
+    core = ctypes.CDLL(os.path.join(_folder, "libtorchtpu.so"))
+    _bind(core, _FUNCTIONS)
+    library = ctypes.CDLL(os.path.join(_folder, "libtorchtpu_adapter.so"))
+    _bind(library, _ADAPTER_FUNCTIONS)
+    adapter = library
+
+
+def stats():
+    out = Stats()
+    core.tpu_get_stats(ctypes.byref(out))
+    return {name: getattr(out, name) for name, _ in Stats._fields_}
+
+
+def memory_stats(device):
+    out = MemoryStats()
+    core.tpu_get_memory_stats(device, ctypes.byref(out))
+    return out
+
+
+def plugin_info():
+    info = core.tpu_get_plugin_info().contents
+    return {
+        name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        for name, value in ((n, getattr(info, n)) for n, _ in PluginInfo._fields_)
+    }
+
+
+def fallback_counts():
+    text = adapter.tpu_adapter_fallback_counts()
+    try:
+        return json.loads(ctypes.string_at(text))
+    finally:
+        adapter.tpu_adapter_free(text)
