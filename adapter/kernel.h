@@ -21,7 +21,8 @@ struct Kernel final : c10::OperatorKernel {
   c10::OperatorHandle handle;
   c10::SmallVector<Arg, 8> args;
   c10::SmallVector<int16_t, 4> returns;     // the argument returned, -1: a new tensor, -2: a new list
-  std::optional<c10::OperatorHandle> twin;  // of an out= form: the functional form with the same arguments
+  std::optional<c10::OperatorHandle> twin;  // of an in-place or out= form: the functional form with the same arguments
+  const c10::KernelFunction *meta = nullptr;  // PyTorch's C++ meta kernel, if it has one
   bool has_lists = false, has_out = false, writes = false, random = false, matmul = false, index = false;
 
   explicit Kernel(const c10::OperatorHandle &h) : handle(h) {}
@@ -46,6 +47,9 @@ struct Frame {
   bool through_twin = false;    // no meta kernel for an out= form: run the functional form and copy
 };
 
+// PyTorch's own C++ kernel for the Meta key, also when a Python one has been put in front of it: it is a hundred times
+// faster and its errors are those that users of other devices see. NULL when there is none.
+const c10::KernelFunction *cpp_meta_kernel(const c10::OperatorHandle &h);
 // tpu_call.meta: runs the same operator on meta tensors.
 tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known);
 // Runs the operator on meta tensors for its checks alone.

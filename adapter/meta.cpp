@@ -7,6 +7,35 @@
 #include "adapter/kernel.h"
 
 namespace torch_tpu {
+
+// PyTorch keeps the kernels that were put behind another one, but shows only the first. Naming a private member as a
+// template argument is the one way that C++ leaves to read them; it is checked at compile time for each torch version.
+const c10::impl::OperatorEntry &entry_of(const c10::OperatorHandle &h);
+template <auto Member>
+struct RevealEntry {
+  friend const c10::impl::OperatorEntry &entry_of(const c10::OperatorHandle &h) { return (h.*Member)->op; }
+};
+template struct RevealEntry<&c10::OperatorHandle::operatorDef_>;
+
+using KernelList = std::list<c10::impl::AnnotatedKernel>;
+const KernelList *kernels_of(const c10::impl::OperatorEntry &e, c10::DispatchKey k);
+template <auto Member>
+struct RevealKernels {
+  friend const KernelList *kernels_of(const c10::impl::OperatorEntry &e, c10::DispatchKey k) {
+    const auto it = (e.*Member).find(k);
+    return it == (e.*Member).end() ? nullptr : &it->second;
+  }
+};
+template struct RevealKernels<&c10::impl::OperatorEntry::kernels_>;
+
+const c10::KernelFunction *cpp_meta_kernel(const c10::OperatorHandle &h) {
+  const KernelList *l = kernels_of(entry_of(h), c10::DispatchKey::Meta);
+  if (l)
+    for (const auto &k : *l)
+      if (k.kernel.isValidUnboxed()) return &k.kernel;
+  return nullptr;
+}
+
 namespace {
 
 struct MetaArgs {
@@ -16,6 +45,7 @@ struct MetaArgs {
   at::Tensor convert(const at::Tensor &t) {
     if (!t.defined()) return t;
     const c10::TensorImpl *impl = t.unsafeGetTensorImpl();
+    if (impl->is_wrapped_number() && t.is_cpu()) return t; // a number that Python wrapped: meta kernels take it as it is
     for (auto &p : tensors)
       if (p.first == impl) return p.second;
     const c10::StorageImpl *real = impl->unsafe_storage().unsafeGetStorageImpl();
@@ -29,7 +59,6 @@ struct MetaArgs {
     }
     auto m = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::Meta), impl->dtype());
     m.unsafeGetTensorImpl()->set_sizes_and_strides(impl->sizes(), impl->strides(), impl->storage_offset());
-    m.unsafeGetTensorImpl()->set_wrapped_number(impl->is_wrapped_number());
     tensors.emplace_back(impl, m);
     return m;
   }
@@ -79,12 +108,15 @@ enum class Outcome { known, unknown };
 // Runs the operator on meta tensors; the results are left on `stack`. Real errors are thrown.
 Outcome run_meta(Frame &f, MetaArgs &m, torch::jit::Stack &stack) {
   const Kernel &k = *f.kernel;
-  if (!k.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return Outcome::unknown;
+  if (!k.meta && !k.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return Outcome::unknown;
   for (size_t i = 0; i < k.args.size(); i++) stack.push_back(m.convert(f.args[i], k.args[i].kind));
   at::AutoDispatchBelowADInplaceOrView below;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   try {
-    k.handle.callBoxed(&stack);
+    if (k.meta)
+      k.meta->callBoxed(k.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    else
+      k.handle.callBoxed(&stack);
   } catch (const std::exception &e) {
     if (says_no_meta(e.what())) return Outcome::unknown;
     throw;

@@ -72,7 +72,7 @@ const Tensor &resize_(const Tensor &x, SymIntArrayRef s, std::optional<c10::Memo
   return x;
 }
 
-Tensor &set_storage(Tensor &self, at::Storage source, const c10::SymInt &offset, SymIntArrayRef sizes, SymIntArrayRef strides) {
+Tensor &set_storage(Tensor &self, at::Storage source, c10::SymInt offset, SymIntArrayRef sizes, SymIntArrayRef strides) {
   const int64_t start = offset.guard_int(__FILE__, __LINE__);
   at::native::checkSetStorage(self, std::move(source), start, ints(sizes), ints(strides), /*check_offset_in_bounds=*/false);
   auto *t = self.unsafeGetTensorImpl();

@@ -152,6 +152,7 @@ c10::intrusive_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optio
   auto k = c10::make_intrusive<Kernel>(h);
   k->op = op;
   k->twin = twin;
+  k->meta = cpp_meta_kernel(h);
   for (size_t i = 0; i < s.arguments().size(); i++) {
     const auto &a = s.arguments()[i];
     const Kind kind = kind_of(a.real_type());

@@ -18,6 +18,7 @@ struct ir_block {
   int nargs;
   val *results; /* of a region, when it is finished */
   int nresults;
+  ir_op *print_first, *print_last; /* the live operations, in canonical order (print.c) */
 };
 
 struct ir_op {
@@ -30,6 +31,8 @@ struct ir_op {
   ir_op *prev, *next;
   int nin, nout, nregions;
   uint32_t live; /* the epoch of the last print that reached it */
+  int cursor;    /* print.c: dependencies done; who asked; what follows in print order */
+  ir_op *asker, *print_next;
 };
 
 /* A parameter or region argument: a value without operation still knows its block. */

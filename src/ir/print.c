@@ -7,19 +7,51 @@ typedef struct {
   int32_t next; /* the next free number for a value */
 } printer;
 
-/* ---- which operations are needed ------------------------------------------------------------------------------- */
+/* ---- which operations are needed, and in which order ----------------------------------------------------------- */
 
-static void reach(ir_graph *g, val v) {
-  if (v->op) v->op->live = g->epoch;
+/* Dependency i of an operation: its operands, then the results of its regions. False past the end. */
+static bool dependency(const ir_op *op, int i, val *out) {
+  if (i < op->nin) {
+    *out = op->in[i];
+    return true;
+  }
+  i -= op->nin;
+  for (int r = 0; r < op->nregions; r++) {
+    if (i < op->regions[r]->nresults) {
+      *out = op->regions[r]->results[i];
+      return true;
+    }
+    i -= op->regions[r]->nresults;
+  }
+  return false;
 }
 
-/* Operands stand before their users, so one walk from the end reaches all. */
-static void mark_block(ir_graph *g, ir_block *b) {
-  for (int i = 0; i < b->nresults; i++) reach(g, b->results[i]);
-  for (ir_op *op = b->last; op; op = op->prev) {
-    if (op->live != g->epoch) continue;
-    for (int i = 0; i < op->nin; i++) reach(g, op->in[i]);
-    for (int i = 0; i < op->nregions; i++) mark_block(g, op->regions[i]);
+/* Appends what v needs, and v's operation, to the print order of their blocks: dependencies first, left to right. So
+ * the order depends on the program alone, and not on when (or in which order of evaluation) its parts were built.
+ * An operation in a region may need one of an outer block: that one then stands before the region's owner. No recursion:
+ * chains may be long. */
+static void reach(ir_graph *g, val v) {
+  ir_op *op = v->op, *asker = NULL;
+  while (op || asker) {
+    if (op && op->live != g->epoch) { /* enter */
+      op->live = g->epoch;
+      op->cursor = 0;
+      op->asker = asker;
+      for (int i = 0; i < op->nregions; i++) op->regions[i]->print_first = op->regions[i]->print_last = NULL;
+      asker = op;
+    }
+    val next;
+    if (dependency(asker, asker->cursor++, &next)) {
+      op = next->op;
+      continue;
+    }
+    ir_block *b = asker->block; /* all done: leave */
+    asker->print_next = NULL;
+    if (b->print_last) b->print_last->print_next = asker;
+    else b->print_first = asker;
+    b->print_last = asker;
+    asker = asker->asker;
+    op = NULL;
   }
 }
 
@@ -131,8 +163,7 @@ static void put_op(printer *p, ir_op *op, int level) {
 }
 
 static void put_ops(printer *p, ir_block *b, int level) {
-  for (ir_op *op = b->first; op; op = op->next)
-    if (op->live == p->g->epoch) put_op(p, op, level);
+  for (ir_op *op = b->print_first; op; op = op->print_next) put_op(p, op, level);
 }
 
 static void put_signature(printer *p) {
@@ -161,8 +192,8 @@ tpu_err *ir_print(ir_graph *g, buf *out) {
   }
   if (g->open) return err_new(TPU_ERR_RUNTIME, "a graph with an open region (%s) cannot be printed", g->open->what);
   g->epoch++;
+  g->top.print_first = g->top.print_last = NULL;
   for (int i = 0; i < g->noutputs; i++) reach(g, g->outputs[i].v);
-  mark_block(g, &g->top);
   printer p = {.g = g, .b = out};
   buf_str(out, "module @tpu {\n  func.func public @main(");
   put_signature(&p);

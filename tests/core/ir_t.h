@@ -60,12 +60,13 @@ static inline char *text_of(ir_graph *g) {
 }
 
 KIND(add, 11, 22) {
-  out(g, ir_binary(g, IR_ADD, in(g, TPU_F32, DIMS(2), NUMS(1, 2)), in(g, TPU_F32, DIMS(2), NUMS(10, 20))));
+  val x = in(g, TPU_F32, DIMS(2), NUMS(1, 2)), y = in(g, TPU_F32, DIMS(2), NUMS(10, 20));
+  out(g, ir_binary(g, IR_ADD, x, y));
 }
 
 KIND(donate, 11, 22) {
-  val v = ir_binary(g, IR_ADD, in(g, TPU_F32, DIMS(2), NUMS(1, 2)), in(g, TPU_F32, DIMS(2), NUMS(10, 20)));
-  ir_output(g, v, 0);
+  val x = in(g, TPU_F32, DIMS(2), NUMS(1, 2)), y = in(g, TPU_F32, DIMS(2), NUMS(10, 20));
+  ir_output(g, ir_binary(g, IR_ADD, x, y), 0);
 }
 
 KIND(parameter_is_result, 1, 2, 1, 2) {
@@ -256,8 +257,8 @@ KIND(max_pool_indices, 6, 8, 1, 3) {
 }
 
 KIND(select_and_scatter, 0, 10, 0, 20) {
-  out(g, ir_select_and_scatter(g, in(g, TPU_F32, DIMS(4), NUMS(1, 2, 3, 4)), in(g, TPU_F32, DIMS(2), NUMS(10, 20)),
-                               ir_const_f(g, TPU_F32, 0, SCALAR), IR_GE, &(ir_window){.size = I64(2), .stride = I64(2)}));
+  val x = in(g, TPU_F32, DIMS(4), NUMS(1, 2, 3, 4)), source = in(g, TPU_F32, DIMS(2), NUMS(10, 20));
+  out(g, ir_select_and_scatter(g, x, source, ir_const_f(g, TPU_F32, 0, SCALAR), IR_GE, &(ir_window){.size = I64(2), .stride = I64(2)}));
 }
 
 KIND(dot, 19, 22, 43, 50, 23, 4, 6, 8, 12) {

@@ -149,7 +149,7 @@ def build_fake_plugin(folder):
     out = pathlib.Path(folder) / "libfake_pjrt.so"
     subprocess.run(
         [cc, "-std=gnu11", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{ROOT}/include", f"-I{ROOT}/src", "-o", str(out)]
-        + [str(p) for p in sorted((ROOT / "tests/fake").glob("*.c"))]
+        + [str(p) for p in sorted((ROOT / "tests/fake").glob("fake*.c"))]
         + ["-lpthread", "-lm"],
         check=True,
         capture_output=True,
