@@ -22,8 +22,7 @@ const KernelList *kernels_of(const c10::impl::OperatorEntry &e, c10::DispatchKey
 template <auto Member>
 struct RevealKernels {
   friend const KernelList *kernels_of(const c10::impl::OperatorEntry &e, c10::DispatchKey k) {
-    const auto it = (e.*Member).find(k);
-    return it == (e.*Member).end() ? nullptr : &it->second;
+    return (e.*Member).count(k) ? &(e.*Member).at(k) : nullptr;
   }
 };
 template struct RevealKernels<&c10::impl::OperatorEntry::kernels_>;

@@ -17,6 +17,7 @@ TPU_API void tpu_adapter_fallback_reset(void);
 TPU_API void tpu_adapter_free(void *p);
 TPU_API void tpu_adapter_set_precision(int p);
 TPU_API int tpu_adapter_get_precision(void);
+TPU_API tpu_err *tpu_adapter_event_elapsed(int64_t first, int64_t second, double *ms);
 TPU_API tpu_err *tpu_adapter_get_rng(int device, uint64_t *out);
 TPU_API tpu_err *tpu_adapter_set_rng(int device, uint64_t seed, uint64_t offset);
 
@@ -38,14 +39,23 @@ void tpu_adapter_fallback_reset(void) { torch_tpu::fallback_reset(); }
 void tpu_adapter_free(void *p) { std::free(p); }
 // -1: as torch.set_float32_matmul_precision says.
 void tpu_adapter_set_precision(int p) { torch_tpu::precision_override.store(p); }
+// Milliseconds between two events, by torch.Event.event_id.
+tpu_err *tpu_adapter_event_elapsed(int64_t first, int64_t second, double *ms) {
+  try {
+    *ms = c10::impl::getDeviceGuardImpl(torch_tpu::kTPU)->elapsedTime(reinterpret_cast<void *>(first), reinterpret_cast<void *>(second), -1);
+    return nullptr;
+  } catch (const c10::Error &e) {
+    return tpu_err_new(TPU_ERR_RUNTIME, e.what_without_backtrace());
+  }
+}
 // The default generator's {seed, offset}.
 tpu_err *tpu_adapter_get_rng(int device, uint64_t *out) {
   try {
     std::lock_guard<std::mutex> g(torch_tpu::rng_mutex(nullptr, device));
     std::memcpy(out, torch_tpu::default_rng(device), 2 * sizeof *out);
     return nullptr;
-  } catch (const std::exception &e) {
-    return tpu_err_new(TPU_ERR_RUNTIME, e.what());
+  } catch (const c10::Error &e) {
+    return tpu_err_new(TPU_ERR_RUNTIME, e.what_without_backtrace());
   }
 }
 tpu_err *tpu_adapter_set_rng(int device, uint64_t seed, uint64_t offset) {
@@ -55,8 +65,8 @@ tpu_err *tpu_adapter_set_rng(int device, uint64_t seed, uint64_t offset) {
     state[0] = seed;
     state[1] = offset;
     return nullptr;
-  } catch (const std::exception &e) {
-    return tpu_err_new(TPU_ERR_RUNTIME, e.what());
+  } catch (const c10::Error &e) {
+    return tpu_err_new(TPU_ERR_RUNTIME, e.what_without_backtrace());
   }
 }
 int tpu_adapter_get_precision(void) { return torch_tpu::precision_override.load(); }

@@ -21,9 +21,8 @@ void throw_error(tpu_err *take_e) {
   __builtin_unreachable();
 }
 
-tpu_store *foreign_store(const c10::StorageImpl *s) {
-  size_t offset = 0;
-  tpu_store *found = tpu_store_from_address(s->data(), &offset);
+tpu_store *foreign_store(const c10::StorageImpl *s, size_t *offset) {
+  tpu_store *found = tpu_store_from_address(s->data(), offset);
   TORCH_CHECK(found, "tpu: a tensor on device ", s->device(),
               " has a storage that this device did not allocate (expected one made by torch_tpu)");
   return found;

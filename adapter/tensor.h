@@ -9,23 +9,35 @@ inline void release_store(void *store) { tpu_store_release(static_cast<tpu_store
 using store_deleter = void (*)(void *);
 extern const store_deleter g_release; // one address for the whole library, compared in store_of
 
-// The storage's data pointer when it is not one of ours; throws.
-tpu_store *foreign_store(const c10::StorageImpl *s);
+// The store of a storage whose data pointer is not one of ours (a tensor from DLPack stands on another's storage); throws
+// when there is none. *offset: bytes from the store's start to the storage's.
+tpu_store *foreign_store(const c10::StorageImpl *s, size_t *offset);
 inline tpu_store *store_of(const c10::StorageImpl *s) {
   const c10::DataPtr &p = s->data_ptr();
   if (C10_LIKELY(p.get_deleter() == g_release)) return static_cast<tpu_store *>(p.get_context());
-  return foreign_store(s);
+  size_t offset = 0;
+  tpu_store *found = foreign_store(s, &offset);
+  TORCH_CHECK(offset == 0, "tpu: this storage is a part of another one and cannot be used alone");
+  return found;
 }
 inline bool on_tpu(const at::TensorBase &t) { return t.defined() && t.is_privateuseone(); }
 
 // Lends sizes, strides and store of a device tensor. flags: TPU_TENSOR_*.
 inline void lend_device(tpu_tensor &out, const c10::TensorImpl *t) {
   const auto sizes = t->sizes(), strides = t->strides();
-  out.store = store_of(t->unsafe_storage().unsafeGetStorageImpl());
+  const c10::StorageImpl *storage = t->unsafe_storage().unsafeGetStorageImpl();
+  const c10::DataPtr &data = storage->data_ptr();
   out.host = nullptr;
   out.sizes = sizes.data();
   out.strides = strides.data();
   out.offset = t->storage_offset();
+  if (C10_LIKELY(data.get_deleter() == g_release)) {
+    out.store = static_cast<tpu_store *>(data.get_context());
+  } else {
+    size_t offset = 0;
+    out.store = foreign_store(storage, &offset);
+    out.offset += static_cast<int64_t>(offset / t->dtype().itemsize());
+  }
   out.ndim = static_cast<int32_t>(sizes.size());
   out.dtype = static_cast<uint8_t>(c10::typeMetaToScalarType(t->dtype()));
   const auto keys = t->key_set();

@@ -242,6 +242,11 @@ typedef struct tpu_call {
  * arguments (alias >= 0) are the adapter's to return. Does not wait for the device (except in Debug mode). */
 TPU_API TPU_MUST tpu_err *tpu_call_run(tpu_call *c);
 
+/* From begin to end the thread's calls are recorded and run as one program at the end (or earlier, when a value is read):
+ * for an operator that is made of others. Nests. After an error of a call inside, values made inside hold that error. */
+TPU_API TPU_MUST tpu_err *tpu_record_begin(int device);
+TPU_API TPU_MUST tpu_err *tpu_record_end(void);
+
 /* host (dense, row-major, C-contiguous) -> tensor, and back. The write returns when host may be reused; the read
  * blocks until the value is there and raises an error that an earlier asynchronous call left. nbytes of host =
  * number of elements * element size. */

@@ -19,6 +19,6 @@ echo "$root" > "$site/torch_tpu_dev.pth"
 info=$site/torch_tpu-0.1.0.dist-info
 mkdir -p "$info"
 printf 'Metadata-Version: 2.1\nName: torch_tpu\nVersion: 0.1.0\n' > "$info/METADATA"
-printf '[torch.backends]\ntorch_tpu = torch_tpu:_autoload\n' > "$info/entry_points.txt"
+printf '[torch.backends]\ntorch_tpu = torch_tpu:_autoload\n\n[torch_dynamo_backends]\ntpu = torch_tpu.compile:backend\n' > "$info/entry_points.txt"
 printf 'dev_install\n' > "$info/INSTALLER"
 : > "$info/RECORD"

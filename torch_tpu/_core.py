@@ -4,7 +4,7 @@ import ctypes
 import json
 import os
 
-from ctypes import POINTER, Structure, c_bool, c_char_p, c_int, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_bool, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
 
 _folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
 core = None
@@ -60,6 +60,8 @@ _FUNCTIONS = {
     "tpu_get_memory_stats": (None, c_int, POINTER(MemoryStats)),
     "tpu_reset_peak_memory": (None, c_int),
     "tpu_empty_cache": (None,),
+    "tpu_record_begin": ("error", c_int),
+    "tpu_record_end": ("error",),
     "tpu_err_get_kind": (c_int, c_void_p),
     "tpu_err_message": (c_char_p, c_void_p),
     "tpu_err_free": (None, c_void_p),
@@ -69,8 +71,11 @@ _ADAPTER_FUNCTIONS = {
     "tpu_adapter_fallback_counts": (c_void_p,),
     "tpu_adapter_fallback_reset": (None,),
     "tpu_adapter_free": (None, c_void_p),
+    "tpu_adapter_set_resolver": (None, c_void_p),
+    "tpu_adapter_report_fallback": (c_int, c_char_p),
     "tpu_adapter_set_precision": (None, c_int),
     "tpu_adapter_get_precision": (c_int,),
+    "tpu_adapter_event_elapsed": ("error", c_int64, c_int64, POINTER(c_double)),
     "tpu_adapter_get_rng": ("error", c_int, POINTER(c_uint64)),
     "tpu_adapter_set_rng": ("error", c_int, c_uint64, c_uint64),
 }
@@ -101,6 +106,36 @@ def _bind(library, functions):
             function.restype = result
 
 
+@ctypes.CFUNCTYPE(c_int, c_char_p)
+def _resolver(name):
+    """Called by the adapter, once for each operator that has no row."""
+    try:
+        from torch_tpu import _decompose
+
+        return int(_decompose.resolve(name.decode()))
+    except Exception as error:
+        import warnings
+
+        warnings.warn(f"torch_tpu: looking for a decomposition of {name.decode()} failed: {error}", RuntimeWarning, stacklevel=2)
+        return 0
+
+
+class record:
+    """From enter to exit the thread's operators are recorded and run as one program at the end."""
+
+    def __enter__(self):
+        core.tpu_record_begin(core.tpu_get_device())
+
+    def __exit__(self, kind, value, trace):
+        if kind is None:
+            core.tpu_record_end()
+            return
+        try:  # the first error is the one to show
+            core.tpu_record_end()
+        except Exception:
+            pass
+
+
 def open_libraries():
     """Loads both shared libraries. Loads no plugin."""
     global core, adapter
@@ -110,6 +145,7 @@ def open_libraries():
     _bind(core, _FUNCTIONS)
     library = ctypes.CDLL(os.path.join(_folder, "libtorchtpu_adapter.so"))
     _bind(library, _ADAPTER_FUNCTIONS)
+    library.tpu_adapter_set_resolver(_resolver)
     adapter = library
 
 

@@ -188,6 +188,14 @@ class Event(torch.Event):
     def __new__(cls, enable_timing=False, blocking=False, interprocess=False, device=None):
         return super().__new__(cls, torch.device("tpu", _index(device)), enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
 
+    def elapsed_time(self, end_event) -> float:
+        """Milliseconds from this event to end_event."""
+        if not isinstance(end_event, torch.Event):
+            raise TypeError(f"expected a torch.Event, got {type(end_event).__name__}")
+        ms = ctypes.c_double()
+        _core.adapter.tpu_adapter_event_elapsed(self.event_id, end_event.event_id, ctypes.byref(ms))
+        return ms.value
+
 
 class StreamContext:
     """Context manager: the current stream, and its device, inside it. None changes nothing."""

@@ -19,6 +19,8 @@ typedef struct {
   int64_t rng_blocks;
   tpu_meta *metas;
   int nmetas;
+  val *outs; /* one a program output */
+  trace *t;  /* the recording that the call goes into, or NULL */
 } builder;
 
 static val poison(builder *b) { return ir_fail(b->g, TPU_ERR_RUNTIME, "out of memory"); }
@@ -37,12 +39,31 @@ static val add_param(builder *b, param_spec spec, tpu_dtype dtype, int ndim, con
   return ir_param(b->g, dtype, ndim, dims);
 }
 
+/* A number of a call that is recorded: its value is known now. */
+static val recorded_number(builder *b, const op_host_number *n, tpu_dtype dtype) {
+  dbuf *d = NULL;
+  ex_lock();
+  tpu_err *e = number_get_locked(n, dtype, b->c->device, &d);
+  ex_unlock();
+  if (e) {
+    val bad = ir_fail(b->g, tpu_err_get_kind(e), "%s", tpu_err_message(e));
+    tpu_err_free(e);
+    return bad;
+  }
+  val v = trace_param(b->t, d, dtype, 0, NULL);
+  dbuf_release(d);
+  return v;
+}
+
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
 /* The store's value as it was before the call. */
 static val store_value(builder *b, int n) {
   call_store *st = &b->cs->stores[n];
-  if (!b->store_val[n]) {
+  if (!b->store_val[n] && b->t) {
+    b->store_param[n] = -1;
+    b->store_val[n] = trace_param(b->t, st->buf, st->base.dtype, st->base.ndim, st->base.dims);
+  } else if (!b->store_val[n]) {
     b->store_param[n] = b->nparams;
     b->store_val[n] = add_param(b, (param_spec){.kind = PARAM_STORE, .elem = n}, st->base.dtype, st->base.ndim, st->base.dims);
   }
@@ -66,7 +87,8 @@ static const val *plan_starts(builder *b, const call_tensor *ct) {
   val *starts = arena_alloc(ir_arena(b->g), (size_t)(p->nstarts + 1) * sizeof *starts);
   if (!starts) return NULL;
   for (int k = 0; k < p->nstarts; k++)
-    starts[k] = add_param(b, (param_spec){.kind = PARAM_START, .elem = (int32_t)(ct - b->cs->tensors), .k = k}, p->start_dtype, 0, NULL);
+    starts[k] = b->t ? recorded_number(b, &(op_host_number){.dtype = TPU_I64, .is_int = true, .i = p->starts[k]}, p->start_dtype)
+                     : add_param(b, (param_spec){.kind = PARAM_START, .elem = (int32_t)(ct - b->cs->tensors), .k = k}, p->start_dtype, 0, NULL);
   return starts;
 }
 
@@ -108,17 +130,34 @@ static val env_tensor(op_ctx *c, int arg, int elem) {
 
 static val env_number(op_ctx *c, int arg, int elem, tpu_dtype d, bool weak) {
   (void)weak;
-  return add_param(c->owner, (param_spec){.kind = PARAM_NUMBER, .arg = (int16_t)arg, .elem = elem}, d, 0, NULL);
+  builder *b = c->owner;
+  op_host_number n;
+  if (b->t) return op_read_number(&b->c->args[arg], elem, &n) ? recorded_number(b, &n, d) : poison(b);
+  return add_param(b, (param_spec){.kind = PARAM_NUMBER, .arg = (int16_t)arg, .elem = elem}, d, 0, NULL);
+}
+
+static val recorded_rng(builder *b) {
+  pjrt_buffer *p;
+  dbuf *d = NULL;
+  tpu_err *e = b->c->rng ? pjrt_buffer_from_host(ex.client, b->c->device, b->c->rng, dtype_pjrt(TPU_U64), (const int64_t[]){2}, 1, &p)
+                         : err_new(TPU_ERR_RUNTIME, "no generator was given");
+  if (!e) e = dbuf_new(p, b->c->device, NULL, &d);
+  if (e) {
+    val bad = ir_fail(b->g, tpu_err_get_kind(e), "%s", tpu_err_message(e));
+    tpu_err_free(e);
+    return bad;
+  }
+  val v = trace_param(b->t, d, TPU_U64, 1, (const int64_t[]){2});
+  dbuf_release(d);
+  return v;
 }
 
 static val env_rng(op_ctx *c, int64_t words) {
   builder *b = c->owner;
   int64_t before = b->rng_blocks;
   b->rng_blocks += words < 0 ? 0 : (words + 3) / 4;
-  val state = NULL;
-  for (int i = 0; i < b->nparams && !state; i++)
-    if (b->params[i].kind == PARAM_RNG) state = b->store_val[b->cs->nstores]; /* one state a call */
-  if (!state) state = b->store_val[b->cs->nstores] = add_param(b, (param_spec){.kind = PARAM_RNG}, TPU_U64, 1, (const int64_t[]){2});
+  val *state_at = &b->store_val[b->cs->nstores], state = *state_at; /* one state a call */
+  if (!state) state = *state_at = b->t ? recorded_rng(b) : add_param(b, (param_spec){.kind = PARAM_RNG}, TPU_U64, 1, (const int64_t[]){2});
   if (!before) return state;
   val shift = ir_const_ints(b->g, TPU_U64, (const int64_t[]){0, before}, 1, (const int64_t[]){2});
   return ir_binary(b->g, IR_ADD, state, shift);
@@ -262,8 +301,8 @@ static void new_tensor(builder *b, call_entry *e, int ret, int elem, val v) {
   }
   v = to_memory_order(b, ir_convert(b->g, v, (tpu_dtype)o->dtype), o);
   o->base_dims = arena_copy(&e->mem, o->base_dims, (size_t)o->base_ndim * sizeof(int64_t));
+  b->outs[e->noutputs] = v;
   o->output = e->noutputs++;
-  ir_output(b->g, v, -1);
   e->nouts++;
 }
 
@@ -272,7 +311,8 @@ static tpu_err *collect(builder *b, call_entry *e) {
   int n = b->cs->nstores;
   for (op_result *r = b->ctx.results; r; r = r->next) n++;
   e->outs = arena_alloc(&e->mem, (size_t)(n + 1) * sizeof *e->outs);
-  if (!e->outs) return err_nomem();
+  b->outs = arena_alloc(ir_arena(b->g), (size_t)(n + 1) * sizeof *b->outs);
+  if (!e->outs || !b->outs) return err_nomem();
   /* new results in order of their number, then what was written */
   for (int ret = 0; ret < op->nrets; ret++) {
     if (op->ret_alias[ret] >= 0) continue;
@@ -297,20 +337,30 @@ static tpu_err *collect(builder *b, call_entry *e) {
     out_spec *o = &e->outs[e->nouts++];
     *o = (out_spec){.kind = OUT_STORE, .elem = s, .output = e->noutputs++, .base_dtype = (uint8_t)base->dtype, .base_ndim = (int16_t)base->ndim};
     o->base_dims = arena_copy(&e->mem, base->dims, (size_t)base->ndim * sizeof(int64_t));
-    bool reuse = st->buf && b->store_val[s] && same_base(&st->base, base);
-    ir_output(b->g, v, reuse ? b->store_param[s] : -1);
-    if (reuse) b->params[b->store_param[s]].donated = true;
+    b->outs[o->output] = v;
+    if (!b->t && st->buf && b->store_val[s] && same_base(&st->base, base)) b->params[b->store_param[s]].donated = true;
   }
   return NULL;
 }
 
+/* The graph's results; an output that replaces a store's value may reuse the buffer of the old one. */
+static void graph_outputs(builder *b, const call_entry *e) {
+  for (int i = 0; i < e->nouts; i++) {
+    const out_spec *o = &e->outs[i];
+    if (o->output < 0) continue;
+    int p = o->kind == OUT_STORE && b->store_val[o->elem] ? b->store_param[o->elem] : -1;
+    ir_output(b->g, b->outs[o->output], p >= 0 && b->params[p].donated ? p : -1);
+  }
+}
+
 /* ---- the whole ------------------------------------------------------------------------------------------------- */
 
-static tpu_err *builder_init(builder *b, tpu_call *c, call_state *cs) {
+static tpu_err *builder_init(builder *b, tpu_call *c, call_state *cs, trace *t) {
   memset(b, 0, sizeof *b);
   b->c = c;
   b->cs = cs;
-  b->g = ir_new();
+  b->t = t;
+  b->g = t ? trace_graph(t) : ir_new();
   if (!b->g) return err_nomem();
   arena *a = ir_arena(b->g);
   size_t ns = (size_t)cs->nstores + 1, nt = (size_t)cs->ntensors + 1;
@@ -343,6 +393,7 @@ static tpu_err *finish(builder *b, call_entry *e) {
   int before = ir_param_count(b->g);
   int *kept = arena_alloc(ir_arena(b->g), (size_t)(before + 1) * sizeof *kept);
   if (!kept) return err_nomem();
+  graph_outputs(b, e);
   if (ir_failed(b->g)) return ir_take_error(b->g);
   int n = ir_prune_params(b->g, kept);
   e->params = arena_alloc(&e->mem, (size_t)(n + 1) * sizeof *e->params);
@@ -357,10 +408,31 @@ static tpu_err *finish(builder *b, call_entry *e) {
   return e->mem.failed ? err_nomem() : NULL;
 }
 
+static tpu_err *build_row(builder *b, call_entry *e) {
+  tpu_call *c = b->c;
+  op_ctx_init(&b->ctx, b->g, c->op->name, c->args, c->nargs, &env, b);
+  TPU_TRY(metas(b));
+  c->op->row->build(&b->ctx);
+  if (ir_failed(b->g)) return ir_take_error(b->g);
+  TPU_TRY(collect(b, e));
+  return ir_failed(b->g) ? ir_take_error(b->g) : NULL;
+}
+
+tpu_err *entry_record(tpu_call *c, call_state *cs, trace *t, call_entry *e, val **outs) {
+  builder b;
+  tpu_err *err = builder_init(&b, c, cs, t);
+  if (!err) err = build_row(&b, e);
+  mem_free(b.metas);
+  e->rng_blocks = (uint64_t)b.rng_blocks;
+  if (!err && c->rng) c->rng[1] += e->rng_blocks;
+  *outs = b.outs;
+  return err;
+}
+
 tpu_err *entry_build(tpu_call *c, call_state *cs, call_entry **out) {
   *out = NULL;
   builder b;
-  tpu_err *err = builder_init(&b, c, cs);
+  tpu_err *err = builder_init(&b, c, cs, NULL);
   call_entry *e = mem_calloc(sizeof *e);
   if (e) {
     arena_init(&e->mem);
@@ -368,14 +440,7 @@ tpu_err *entry_build(tpu_call *c, call_state *cs, call_entry **out) {
   } else if (!err) {
     err = err_nomem();
   }
-  if (!err) {
-    op_ctx_init(&b.ctx, b.g, c->op->name, c->args, c->nargs, &env, &b);
-    err = metas(&b);
-  }
-  if (!err) {
-    c->op->row->build(&b.ctx);
-    err = ir_failed(b.g) ? ir_take_error(b.g) : collect(&b, e);
-  }
+  if (!err) err = build_row(&b, e);
   if (!err) err = finish(&b, e);
   mem_free(b.metas);
   if (b.g) ir_free(b.g);

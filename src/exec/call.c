@@ -238,7 +238,7 @@ static size_t room_for(const tpu_tensor *t) {
 }
 
 /* Under ex.lock. */
-static tpu_err *key_build(tpu_call *c, call_state *cs) {
+tpu_err *call_key(tpu_call *c, call_state *cs) {
   cs->nwords = cs->ndims = 0;
   cs->ntensors = cs->nstores = cs->nplans = 0;
   stamps++;
@@ -348,7 +348,7 @@ static tpu_err *gather_locked(tpu_call *c, call_state *cs, const call_entry *e, 
 }
 
 /* Puts the pending outputs where they belong. Under ex.lock. made: the new stores, NULL where there is none. */
-static tpu_err *bind_outputs(tpu_call *c, call_state *cs, const call_entry *e, tpu_store **made) {
+tpu_err *call_bind(tpu_call *c, call_state *cs, const call_entry *e, tpu_store **made) {
   for (int i = 0; i < e->nouts; i++) made[i] = NULL;
   for (int i = 0; i < e->nouts; i++) { /* what can fail for want of memory comes first: then no store was changed */
     const out_spec *o = &e->outs[i];
@@ -369,7 +369,7 @@ static tpu_err *bind_outputs(tpu_call *c, call_state *cs, const call_entry *e, t
   return NULL;
 }
 
-static tpu_err *give_results(tpu_call *c, const call_entry *e, tpu_store **made) {
+tpu_err *call_results(tpu_call *c, const call_entry *e, tpu_store **made) {
   tpu_err *err = NULL;
   for (int i = 0; i < e->nouts; i++) {
     const out_spec *o = &e->outs[i];
@@ -403,7 +403,7 @@ static tpu_err *run_locked(tpu_call *c, call_state *cs, call_entry *e) {
   if (e->nouts > 8 && !(made = mem_alloc((size_t)e->nouts * sizeof *made))) err = err_nomem();
   if (!err && e->prog) err = gather_locked(c, cs, e, &nbufs);
   if (!err) {
-    err = bind_outputs(c, cs, e, made);
+    err = call_bind(c, cs, e, made);
     if (!err) ex.stats.executions += e->prog != NULL;
   } else if (made) {
     for (int i = 0; i < e->nouts; i++) made[i] = NULL;
@@ -431,7 +431,7 @@ static tpu_err *run_locked(tpu_call *c, call_state *cs, call_entry *e) {
   if (err && made) {
     for (int i = 0; i < e->nouts; i++) tpu_store_release(made[i]);
   } else if (!err) {
-    err = give_results(c, e, made);
+    err = call_results(c, e, made);
   }
   if (made != few) mem_free(made);
   entry_release(e);
@@ -467,9 +467,15 @@ tpu_err *tpu_call_run(tpu_call *c) {
   call_state *cs = scratch_take();
   if (!cs) return err_nomem();
   tpu_err *err = NULL;
+  trace *t = trace_current();
+  if (t) {
+    err = trace_call(t, c, cs);
+    scratch_give(cs);
+    return err;
+  }
   for (int tries = 0;; tries++) {
     ex_lock();
-    err = key_build(c, cs);
+    err = call_key(c, cs);
     if (err) {
       ex_unlock();
       break;

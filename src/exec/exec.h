@@ -30,6 +30,8 @@ typedef struct {
   int device;
   bool reported;    /* its error was given to a synchronize already */
   const char *op;   /* the operator that makes it, process-lived; NULL: a copy from the host */
+  struct trace *trace; /* when PENDING: the recording that will make it, and its value there; else NULL */
+  val value;
   pjrt_buffer *b;   /* when FILLED */
   tpu_err *err;     /* when FAILED: the program could not be enqueued, or one of its inputs had failed */
 } dbuf;
@@ -210,11 +212,33 @@ typedef struct {
   atomic_int cost_ns;  /* how long the plugin took to take the last run; 0: not run yet */
 } call_entry;
 
+/* Where a recorded call's operands come from (record.c); NULL fields: a call of its own, operands are filled at each run. */
+typedef struct trace trace;
+
 /* Builds the entry for a call that was not seen before (build.c). cs describes the arguments. Compiles; blocks. */
 TPU_MUST tpu_err *entry_build(tpu_call *c, call_state *cs, call_entry **out);
 void entry_release(call_entry *e);
+/* Builds a call into a recording: outs gets one value a program output, in order of e->outs[].output. e: an entry with
+ * nothing but mem and refs set. */
+TPU_MUST tpu_err *entry_record(tpu_call *c, call_state *cs, trace *t, call_entry *e, val **outs);
 /* Drops all call keys, programs and numbers; for tests, when nothing runs. */
 void ex_forget(void);
+
+/* Shared by calls that run and calls that are recorded (call.c). */
+TPU_MUST tpu_err *call_key(tpu_call *c, call_state *cs);                                         /* under ex.lock */
+TPU_MUST tpu_err *call_bind(tpu_call *c, call_state *cs, const call_entry *e, tpu_store **made); /* under ex.lock */
+TPU_MUST tpu_err *call_results(tpu_call *c, const call_entry *e, tpu_store **made);
+
+/* ---- recording (record.c) ---------------------------------------------------------------------------------------- */
+
+/* The thread's recording, NULL when calls run one by one. */
+trace *trace_current(void);
+ir_graph *trace_graph(trace *t);
+/* The recording's parameter for a value; one a dbuf. */
+val trace_param(trace *t, dbuf *d, tpu_dtype dtype, int ndim, const int64_t *dims);
+TPU_MUST tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs);
+/* Runs what was recorded so far; afterwards every live value is filled or failed. */
+TPU_MUST tpu_err *trace_flush(trace *t);
 
 /* ---- the queue (queue.c) ----------------------------------------------------------------------------------------- */
 

@@ -64,6 +64,8 @@ void dbuf_fill(dbuf *d, pjrt_buffer *take_b, tpu_err *take_err) {
 }
 
 tpu_err *dbuf_buffer(dbuf *d, pjrt_buffer **out) {
+  trace *t = trace_current();
+  if (t && d->trace == t) TPU_TRY(trace_flush(t));
   for (int i = 0; i < WAIT_SPINS && atomic_load_explicit(&d->state, memory_order_acquire) == DBUF_PENDING; i++) relax();
   if (atomic_load(&d->state) == DBUF_PENDING) {
     pthread_mutex_lock(&filled_lock);

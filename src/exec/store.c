@@ -14,6 +14,8 @@ tpu_err *dbuf_pending(int device, const char *op, dbuf **out) {
   d->device = device;
   d->reported = false;
   d->op = op;
+  d->trace = NULL;
+  d->value = NULL;
   d->b = NULL;
   d->err = NULL;
   return NULL;

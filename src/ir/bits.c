@@ -69,7 +69,8 @@ uint64_t bits_of_double(tpu_dtype d, double v) {
   uint64_t half = (uint64_t)1 << (drop - 1), rest = m & ((half << 1) - 1);
   m >>= drop;
   if (rest > half || (rest == half && (m & 1))) m++;
-  /* m holds the leading one of a normal number: adding puts a carry into the exponent, and a subnormal has be - 1 = 0. */
+  /* m holds the leading one of a normal number: adding puts a carry into the exponent, and a subnormal has be - 1 = 0.
+   */
   uint64_t r = ((uint64_t)(be - 1) << f.mantissa) + m;
   if (!r) return zero;
   uint64_t top = (uint64_t)1 << width;
@@ -106,8 +107,8 @@ double bits_int_odd(int64_t v) {
 }
 
 int64_t bits_double_to_int(tpu_dtype d, double v) {
-  if (isnan(v)) return 0;
   int width = 8 * (int)tpu_dtype_size(d);
+  if (isnan(v) || !width) return 0;
   v = trunc(v);
   if (ir_is_unsigned(d)) {
     if (v <= 0) return 0;

@@ -108,7 +108,8 @@ static double largest_float(tpu_dtype d) {
 val ir_const_min(ir_graph *g, tpu_dtype d, int ndim, const int64_t *dims) {
   if (ir_is_complex(d)) return ir_fail(g, TPU_ERR_RUNTIME, "%s has no lowest value", tpu_dtype_name(d));
   if (ir_is_float(d)) return ir_const_f(g, d, d == TPU_F8E8M0FNU ? 0 : -largest_float(d), ndim, dims);
-  return ir_const_i(g, d, d == TPU_BOOL || ir_is_unsigned(d) ? 0 : INT64_MIN >> (64 - 8 * tpu_dtype_size(d)), ndim, dims);
+  int bits = 8 * (int)tpu_dtype_size(d);
+  return ir_const_i(g, d, d == TPU_BOOL || ir_is_unsigned(d) || !bits ? 0 : INT64_MIN >> (64 - bits), ndim, dims);
 }
 
 val ir_const_max(ir_graph *g, tpu_dtype d, int ndim, const int64_t *dims) {

@@ -5,8 +5,8 @@
 static bool dims_ok(ir_graph *g, const char *name, const char *which, val x, int n, const int *dims, bool *used) {
   for (int i = 0; i < n; i++) {
     if (dims[i] < 0 || dims[i] >= x->ndim || used[dims[i]]) {
-      ir_fail(g, TPU_ERR_RUNTIME, "%s (C3-C8): expected different dims of %s as %s, got %d", name, node_text(g, x), which,
-              dims[i]);
+      ir_fail(g, TPU_ERR_RUNTIME, "%s (C3-C8): expected different dims of %s as %s, got %d", name, node_text(g, x),
+              which, dims[i]);
       return false;
     }
     used[dims[i]] = true;
@@ -18,7 +18,8 @@ static bool is_f8(tpu_dtype d) { return ir_is_float(d) && tpu_dtype_size(d) == 1
 
 static bool operands_ok(ir_graph *g, const char *name, val a, val b, tpu_dtype out) {
   if (a->dtype != b->dtype && !(is_f8(a->dtype) && is_f8(b->dtype)))
-    ir_fail(g, TPU_ERR_RUNTIME, "%s: expected operands of one dtype, got %s and %s", name, node_text(g, a), node_text(g, b));
+    ir_fail(g, TPU_ERR_RUNTIME, "%s: expected operands of one dtype, got %s and %s", name, node_text(g, a),
+            node_text(g, b));
   else if (ir_is_complex(a->dtype) != ir_is_complex(out) || ir_is_float(a->dtype) != ir_is_float(out))
     ir_fail(g, TPU_ERR_RUNTIME, "%s: a product of %s cannot have dtype %s", name, tpu_dtype_name(a->dtype),
             tpu_dtype_name(out));
@@ -40,8 +41,8 @@ val ir_dot(ir_graph *g, val a, val b, int nbatch, const int *a_batch, const int 
   int64_t dims[2 * IR_MAX_RANK];
   int n = 0;
   for (int i = 0; i < nbatch; i++) {
-    CHECK_OR(a->dims[a_batch[i]] == b->dims[b_batch[i]], "%s (C9): batching dims %d of %s and %d of %s differ in size", name,
-             a_batch[i], node_text(g, a), b_batch[i], node_text(g, b));
+    CHECK_OR(a->dims[a_batch[i]] == b->dims[b_batch[i]], "%s (C9): batching dims %d of %s and %d of %s differ in size",
+             name, a_batch[i], node_text(g, a), b_batch[i], node_text(g, b));
     dims[n++] = a->dims[a_batch[i]];
   }
   for (int i = 0; i < ncontract; i++)
@@ -94,16 +95,18 @@ val ir_conv(ir_graph *g, val x, val w, const ir_conv_dims *d, const int64_t *str
   int rank = x->ndim, ns = rank - 2, x_names[IR_MAX_RANK], w_names[IR_MAX_RANK], out_names[IR_MAX_RANK];
   CHECK_OR(rank == w->ndim && rank >= 2, "%s (C1): expected operands of one rank >= 2, got %s and %s", name,
            node_text(g, x), node_text(g, w));
-  CHECK_OR(conv_names(rank, d->batch, d->feature, d->spatial, x_names), "%s (C13): input dims are no permutation", name);
-  CHECK_OR(conv_names(rank, d->k_out, d->k_in, d->k_spatial, w_names), "%s (C18): kernel dims are no permutation", name);
+  CHECK_OR(conv_names(rank, d->batch, d->feature, d->spatial, x_names), "%s (C13): input dims are no permutation",
+           name);
+  CHECK_OR(conv_names(rank, d->k_out, d->k_in, d->k_spatial, w_names), "%s (C18): kernel dims are no permutation",
+           name);
   CHECK_OR(conv_names(rank, d->out_batch, d->out_feature, d->out_spatial, out_names),
            "%s (C20): output dims are no permutation", name);
   int64_t fg = feature_groups, bg = batch_groups, batch = x->dims[d->batch], features = x->dims[d->feature];
   int64_t k_in = w->dims[d->k_in], k_out = w->dims[d->k_out];
-  CHECK_OR(fg > 0 && bg > 0 && (fg == 1 || bg == 1), "%s (C21-C23): expected groups > 0, one of them 1, got %lld and %lld",
-           name, (long long)fg, (long long)bg);
-  CHECK_OR(features % fg == 0 && features / fg == k_in, "%s (C11, C14): expected %lld groups of %lld features, got %s", name,
-           (long long)fg, (long long)k_in, node_text(g, x));
+  CHECK_OR(fg > 0 && bg > 0 && (fg == 1 || bg == 1),
+           "%s (C21-C23): expected groups > 0, one of them 1, got %lld and %lld", name, (long long)fg, (long long)bg);
+  CHECK_OR(features % fg == 0 && features / fg == k_in, "%s (C11, C14): expected %lld groups of %lld features, got %s",
+           name, (long long)fg, (long long)k_in, node_text(g, x));
   CHECK_OR(k_out % fg == 0 && k_out % bg == 0 && batch % bg == 0,
            "%s (C10, C15, C16): groups do not divide the features or the batch of %s and %s", name, node_text(g, x),
            node_text(g, w));

@@ -14,14 +14,16 @@ static const op_info infos[IR_OP_COUNT] = {
 #include "ir/ops.def"
 #undef X
 #define T(id, mask) [IR_##id].takes = mask
-    T(ABS, I | FC), T(CBRT, F), T(CEIL, F), T(COS, FC), T(CLZ, INT), T(EXP, FC), T(EXPM1, FC), T(FLOOR, F),
-    T(IMAG, FC), T(IS_FINITE, F), T(LOG, FC), T(LOG1P, FC), T(LOGISTIC, FC), T(NEG, NUM), T(NOT, B | INT),
-    T(POPCNT, INT), T(REAL, FC), T(ROUND, F), T(ROUND_EVEN, F), T(RSQRT, FC), T(SIGN, I | FC), T(SIN, FC), T(SQRT, FC),
-    T(TAN, FC), T(TANH, FC), T(ACOS, FC), T(ACOSH, FC), T(ASIN, FC), T(ASINH, FC), T(ATAN, FC), T(ATANH, FC),
-    T(COSH, FC), T(SINH, FC), T(DIGAMMA, F), T(LGAMMA, F), T(ERF, F), T(ERFC, F), T(ERFINV, F), T(BESSEL_I1E, F),
-    T(ADD, B | NUM), T(AND, B | INT), T(ATAN2, FC), T(COMPLEX, F), T(DIV, NUM), T(MAX, B | INT | F), T(MIN, B | INT | F),
-    T(MUL, B | NUM), T(OR, B | INT), T(POW, NUM), T(REM, INT | F), T(SHL, INT), T(SHR_A, INT), T(SHR_L, INT), T(SUB, NUM),
-    T(XOR, B | INT), T(NEXT_AFTER, F), T(POLYGAMMA, F), T(ZETA, F),
+    T(ABS, I | FC),   T(CBRT, F),       T(CEIL, F),          T(COS, FC),          T(CLZ, INT),     T(EXP, FC),
+    T(EXPM1, FC),     T(FLOOR, F),      T(IMAG, FC),         T(IS_FINITE, F),     T(LOG, FC),      T(LOG1P, FC),
+    T(LOGISTIC, FC),  T(NEG, NUM),      T(NOT, B | INT),     T(POPCNT, INT),      T(REAL, FC),     T(ROUND, F),
+    T(ROUND_EVEN, F), T(RSQRT, FC),     T(SIGN, I | FC),     T(SIN, FC),          T(SQRT, FC),     T(TAN, FC),
+    T(TANH, FC),      T(ACOS, FC),      T(ACOSH, FC),        T(ASIN, FC),         T(ASINH, FC),    T(ATAN, FC),
+    T(ATANH, FC),     T(COSH, FC),      T(SINH, FC),         T(DIGAMMA, F),       T(LGAMMA, F),    T(ERF, F),
+    T(ERFC, F),       T(ERFINV, F),     T(BESSEL_I1E, F),    T(ADD, B | NUM),     T(AND, B | INT), T(ATAN2, FC),
+    T(COMPLEX, F),    T(DIV, NUM),      T(MAX, B | INT | F), T(MIN, B | INT | F), T(MUL, B | NUM), T(OR, B | INT),
+    T(POW, NUM),      T(REM, INT | F),  T(SHL, INT),         T(SHR_A, INT),       T(SHR_L, INT),   T(SUB, NUM),
+    T(XOR, B | INT),  T(NEXT_AFTER, F), T(POLYGAMMA, F),     T(ZETA, F),
 #undef T
 };
 
@@ -60,8 +62,8 @@ static bool op_ok(ir_graph *g, ir_opcode op, int arity, val x) {
 /* Operands of equal dtype and shape. */
 static bool alike(ir_graph *g, const char *name, val a, val b) {
   if (a->dtype == b->dtype && ir_same_dims(a, b)) return true;
-  ir_fail(g, TPU_ERR_RUNTIME, "%s (C1): expected operands of equal dtype and shape, got %s and %s", name, node_text(g, a),
-          node_text(g, b));
+  ir_fail(g, TPU_ERR_RUNTIME, "%s (C1): expected operands of equal dtype and shape, got %s and %s", name,
+          node_text(g, a), node_text(g, b));
   return false;
 }
 
@@ -91,9 +93,12 @@ val ir_binary(ir_graph *g, ir_opcode op, val a, val b) {
 }
 
 /* All attribute texts of compare: direction by kind. */
-#define DIRECTION(dir, kind) "comparison_direction = #stablehlo<comparison_direction " dir ">, compare_type = #stablehlo<comparison_type " kind ">"
-#define KINDS(dir) {DIRECTION(dir, "FLOAT"), DIRECTION(dir, "SIGNED"), DIRECTION(dir, "UNSIGNED"), DIRECTION(dir, "TOTALORDER")}
-static const char *const compare_attrs[6][4] = {KINDS("EQ"), KINDS("NE"), KINDS("LT"), KINDS("LE"), KINDS("GT"), KINDS("GE")};
+#define DIRECTION(dir, kind) \
+  "comparison_direction = #stablehlo<comparison_direction " dir ">, compare_type = #stablehlo<comparison_type " kind ">"
+#define KINDS(dir) \
+  {DIRECTION(dir, "FLOAT"), DIRECTION(dir, "SIGNED"), DIRECTION(dir, "UNSIGNED"), DIRECTION(dir, "TOTALORDER")}
+static const char *const compare_attrs[6][4] = {KINDS("EQ"), KINDS("NE"), KINDS("LT"),
+                                                KINDS("LE"), KINDS("GT"), KINDS("GE")};
 
 static val compare(ir_graph *g, ir_cmp c, int kind, val a, val b) {
   val in[2] = {a, b};
@@ -127,8 +132,9 @@ val ir_select(ir_graph *g, val pred, val on_true, val on_false) {
   val in[3] = {pred, on_true, on_false};
   USABLE_OR_POISON(name, in, 3);
   CHECK_OR(pred->dtype == TPU_BOOL, "%s (I1): expected a bool predicate, got %s", name, node_text(g, pred));
-  CHECK_OR(!pred->ndim || ir_same_dims(pred, on_true), "%s (C1): expected a scalar predicate or one of shape %s, got %s",
-           name, node_dims_text(g, on_true->ndim, on_true->dims), node_text(g, pred));
+  CHECK_OR(!pred->ndim || ir_same_dims(pred, on_true),
+           "%s (C1): expected a scalar predicate or one of shape %s, got %s", name,
+           node_dims_text(g, on_true->ndim, on_true->dims), node_text(g, pred));
   if (!alike(g, name, on_true, on_false)) return node_poison(g);
   return node_make(g, name, "", in, 3, on_true->dtype, on_true->ndim, on_true->dims);
 }
@@ -150,8 +156,10 @@ val ir_reduce_precision(ir_graph *g, val x, int exponent_bits, int mantissa_bits
   const char *name = "stablehlo.reduce_precision";
   USABLE_OR_POISON(name, &x, 1);
   CHECK_OR(ir_is_float(x->dtype), "%s (I1): expected a floating-point dtype, got %s", name, tpu_dtype_name(x->dtype));
-  CHECK_OR(exponent_bits >= 1 && mantissa_bits >= 0, "%s (C2, C3): expected exponent_bits >= 1 and mantissa_bits >= 0, got %d and %d",
-           name, exponent_bits, mantissa_bits);
-  const char *attrs = arena_printf(&g->mem, "exponent_bits = %d : i32, mantissa_bits = %d : i32", exponent_bits, mantissa_bits);
+  CHECK_OR(exponent_bits >= 1 && mantissa_bits >= 0,
+           "%s (C2, C3): expected exponent_bits >= 1 and mantissa_bits >= 0, got %d and %d", name, exponent_bits,
+           mantissa_bits);
+  const char *attrs =
+      arena_printf(&g->mem, "exponent_bits = %d : i32, mantissa_bits = %d : i32", exponent_bits, mantissa_bits);
   return node_make(g, name, attrs, &x, 1, x->dtype, x->ndim, x->dims);
 }

@@ -100,9 +100,11 @@ void ir_output(ir_graph *g, val v, int alias) {
   }
   if (alias >= 0) {
     val p = g->top.args[alias];
-    int64_t have = ir_numel(p) * (int64_t)tpu_dtype_size(p->dtype), want = ir_numel(v) * (int64_t)tpu_dtype_size(v->dtype);
+    int64_t have = ir_numel(p) * (int64_t)tpu_dtype_size(p->dtype),
+            want = ir_numel(v) * (int64_t)tpu_dtype_size(v->dtype);
     if (have != want) {
-      ir_fail(g, TPU_ERR_RUNTIME, "ir_output: a result %s cannot reuse the buffer of parameter %d, %s: sizes in bytes differ",
+      ir_fail(g, TPU_ERR_RUNTIME,
+              "ir_output: a result %s cannot reuse the buffer of parameter %d, %s: sizes in bytes differ",
               node_text(g, v), alias, node_text(g, p));
       return;
     }
@@ -322,6 +324,22 @@ bool node_simple_region(ir_graph *g, int body, tpu_dtype dtype) {
   return node_region_end(g, &r, 1);
 }
 
+void node_nest(ir_graph *g, const char *what, int n) {
+  if (g->nnest < IR_MAX_NEST) g->nest[g->nnest] = (ir_nest){what, n};
+  g->nnest++;
+}
+
+int node_nested(const ir_graph *g, const char *what) {
+  if (!g->nnest || g->nnest > IR_MAX_NEST || strcmp(g->nest[g->nnest - 1].what, what) != 0) return 0;
+  return g->nest[g->nnest - 1].n;
+}
+
+int node_unnest(ir_graph *g, const char *what) {
+  int n = node_nested(g, what);
+  if (n || g->nnest > IR_MAX_NEST || (g->nnest && !strcmp(g->nest[g->nnest - 1].what, what))) g->nnest--;
+  return n;
+}
+
 void node_poison_all(ir_graph *g, val *out, int n) {
   for (int i = 0; i < n; i++) out[i] = node_poison(g);
 }
@@ -403,12 +421,10 @@ void attr_precision(buf *b, int precision) {
 const char *node_mlir(tpu_dtype d) {
   switch ((int)d) {
 #define X(num, name, torch, mlir, bytes, pjrt, cls) \
-  case num:                                         \
-    return mlir;
+  case num: return mlir;
     TPU_DTYPES(X)
 #undef X
-    default:
-      return "?";
+    default: return "?";
   }
 }
 

@@ -26,7 +26,8 @@ static bool indices_ok(ir_graph *g, const char *name, val indices, int index_vec
   if (!ir_is_int(indices->dtype)) {
     ir_fail(g, TPU_ERR_RUNTIME, "%s: expected integer indices, got %s", name, node_text(g, indices));
   } else if (index_vector_dim < 0 || index_vector_dim > indices->ndim) {
-    ir_fail(g, TPU_ERR_RUNTIME, "%s: expected index_vector_dim in [0, %d], got %d", name, indices->ndim, index_vector_dim);
+    ir_fail(g, TPU_ERR_RUNTIME, "%s: expected index_vector_dim in [0, %d], got %d", name, indices->ndim,
+            index_vector_dim);
   } else if (vector_length(indices, index_vector_dim) != nmap) {
     ir_fail(g, TPU_ERR_RUNTIME, "%s: expected index vectors of length %d along dim %d, got indices %s", name, nmap,
             index_vector_dim, node_text(g, indices));
@@ -35,8 +36,8 @@ static bool indices_ok(ir_graph *g, const char *name, val indices, int index_vec
 }
 
 /* Batching dims: equal sizes in operand and indices, none of them in `skip` lists. */
-static bool batching_ok(ir_graph *g, const char *name, val x, val indices, int n, const int *of_x, const int *of_indices,
-                        int index_vector_dim) {
+static bool batching_ok(ir_graph *g, const char *name, val x, val indices, int n, const int *of_x,
+                        const int *of_indices, int index_vector_dim) {
   bool used[IR_MAX_RANK] = {false};
   if (!list_ok(g, name, "indices batching dims", n, of_indices, indices->ndim, false, used)) return false;
   for (int i = 0; i < n; i++) {
@@ -64,10 +65,11 @@ val ir_gather(ir_graph *g, val x, val indices, const ir_gather_dims *d, const in
   int noffset = 0;
   int64_t offset_sizes[IR_MAX_RANK];
   for (int i = 0; i < x->ndim; i++) {
-    CHECK_OR(slice_sizes[i] >= 0 && slice_sizes[i] <= x->dims[i], "%s (C20): expected 0 <= slice size <= %lld in dim %d, got %lld",
-             name, (long long)x->dims[i], i, (long long)slice_sizes[i]);
-    CHECK_OR(!dropped[i] || slice_sizes[i] <= 1, "%s (C8, C12): expected slice size 1 in dropped dim %d, got %lld", name, i,
+    CHECK_OR(slice_sizes[i] >= 0 && slice_sizes[i] <= x->dims[i],
+             "%s (C20): expected 0 <= slice size <= %lld in dim %d, got %lld", name, (long long)x->dims[i], i,
              (long long)slice_sizes[i]);
+    CHECK_OR(!dropped[i] || slice_sizes[i] <= 1, "%s (C8, C12): expected slice size 1 in dropped dim %d, got %lld",
+             name, i, (long long)slice_sizes[i]);
     if (!dropped[i]) offset_sizes[noffset++] = slice_sizes[i];
   }
   CHECK_OR(noffset == d->noffset, "%s (C1): expected %d offset_dims, got %d", name, noffset, d->noffset);
@@ -97,7 +99,8 @@ val ir_gather(ir_graph *g, val x, val indices, const ir_gather_dims *d, const in
   return node_make(g, name, attr_end(g), in, 2, x->dtype, n, dims);
 }
 
-val ir_scatter(ir_graph *g, val x, val indices, val updates, const ir_scatter_dims *d, int body, bool sorted, bool unique) {
+val ir_scatter(ir_graph *g, val x, val indices, val updates, const ir_scatter_dims *d, int body, bool sorted,
+               bool unique) {
   const char *name = "stablehlo.scatter";
   val in[3] = {x, indices, updates};
   USABLE_OR_POISON(name, in, 3);
@@ -106,14 +109,16 @@ val ir_scatter(ir_graph *g, val x, val indices, val updates, const ir_scatter_di
            node_text(g, updates));
   CHECK_OR(body >= -1 && body < IR_OP_COUNT, "%s: expected a body or -1, got %d", name, body);
   bool dropped[IR_MAX_RANK] = {false}, scattered[IR_MAX_RANK] = {false}, is_window[IR_MAX_RANK] = {false};
-  if (!list_ok(g, name, "inserted_window_dims (C9, C10)", d->ninserted, d->inserted_window_dims, x->ndim, true, dropped) ||
+  if (!list_ok(g, name, "inserted_window_dims (C9, C10)", d->ninserted, d->inserted_window_dims, x->ndim, true,
+               dropped) ||
       !list_ok(g, name, "input_batching_dims (C11-C13)", d->nbatching, d->operand_batching, x->ndim, true, dropped))
     return node_poison(g);
   for (int i = 0; i < d->nbatching; i++) scattered[d->operand_batching[i]] = true;
-  if (!list_ok(g, name, "scatter_dims_to_operand_dims (C19-C21)", d->nscatter, d->scatter_dims_to_operand, x->ndim, false,
-               scattered) ||
+  if (!list_ok(g, name, "scatter_dims_to_operand_dims (C19-C21)", d->nscatter, d->scatter_dims_to_operand, x->ndim,
+               false, scattered) ||
       !batching_ok(g, name, x, indices, d->nbatching, d->operand_batching, d->indices_batching, d->index_vector_dim) ||
-      !list_ok(g, name, "update_window_dims (C7, C8)", d->nwindow, d->update_window_dims, updates->ndim, true, is_window))
+      !list_ok(g, name, "update_window_dims (C7, C8)", d->nwindow, d->update_window_dims, updates->ndim, true,
+               is_window))
     return node_poison(g);
   CHECK_OR(x->ndim == d->nwindow + d->ninserted + d->nbatching,
            "%s (C2): expected %d window, inserted and batching dims, got %d + %d + %d", name, x->ndim, d->nwindow,
@@ -124,8 +129,8 @@ val ir_scatter(ir_graph *g, val x, val indices, val updates, const ir_scatter_di
   for (int i = 0, o = 0, s = 0; i < updates->ndim; i++) {
     if (is_window[i]) {
       while (dropped[o]) o++;
-      CHECK_OR(updates->dims[i] <= x->dims[o], "%s (C4): update window dim %d of %s is larger than dim %d of %s", name, i,
-               node_text(g, updates), o, node_text(g, x));
+      CHECK_OR(updates->dims[i] <= x->dims[o], "%s (C4): update window dim %d of %s is larger than dim %d of %s", name,
+               i, node_text(g, updates), o, node_text(g, x));
       o++;
       continue;
     }
@@ -154,6 +159,7 @@ val ir_scatter(ir_graph *g, val x, val indices, val updates, const ir_scatter_di
 void ir_sort_begin(ir_graph *g, const val *xs, int n, int dim, bool stable, val *body_args) {
   const char *name = "stablehlo.sort";
   ir_op *op = NULL;
+  node_nest(g, "sort", n);
   if (n < 1) {
     ir_fail(g, TPU_ERR_RUNTIME, "%s (C1): expected at least one input, got %d", name, n);
   } else if (node_usable(g, name, xs, n)) {
@@ -177,15 +183,15 @@ void ir_sort_begin(ir_graph *g, const val *xs, int n, int dim, bool stable, val 
 }
 
 void ir_sort_end(ir_graph *g, val less, val *out) {
+  int n = node_unnest(g, "sort");
   ir_op *op = node_opened(g, "sort", 0);
-  if (!op) return;
-  if (node_usable(g, op->name, &less, 1) && (less->ndim || less->dtype != TPU_BOOL))
+  if (op && node_usable(g, op->name, &less, 1) && (less->ndim || less->dtype != TPU_BOOL))
     ir_fail(g, TPU_ERR_RUNTIME, "%s (C5): expected the comparator to give a bool scalar, got %s", op->name,
             node_text(g, less));
-  if (!node_ok(g) || !node_region_end(g, &less, 1)) {
-    node_poison_all(g, out, op->nout);
+  if (!op || !node_ok(g) || !node_region_end(g, &less, 1)) {
+    node_poison_all(g, out, n);
     return;
   }
   node_close(g);
-  for (int i = 0; i < op->nout; i++) out[i] = &op->out[i];
+  for (int i = 0; i < n; i++) out[i] = &op->out[i];
 }

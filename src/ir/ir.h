@@ -29,7 +29,8 @@ struct ir_value {
   int32_t id; /* set while printing */
 };
 
-/* The element-wise operations and others without attributes, one row each in ops.def: X(ID, "stablehlo.name", arity). */
+/* The element-wise operations and others without attributes, one row each in ops.def: X(ID, "stablehlo.name", arity).
+ */
 typedef enum {
 #define X(id, name, arity) IR_##id,
 #include "ir/ops.def"
@@ -69,7 +70,10 @@ TPU_MUST tpu_err *ir_print(ir_graph *g, buf *out);
 
 int64_t ir_numel(val v);
 bool ir_same_dims(val a, val b);
-static inline bool ir_is_float(tpu_dtype d) { return d == TPU_F32 || d == TPU_BF16 || d == TPU_F16 || d == TPU_F64 || (d >= TPU_F8E5M2 && d <= TPU_F8E4M3FNUZ) || d == TPU_F8E8M0FNU; }
+static inline bool ir_is_float(tpu_dtype d) {
+  return d == TPU_F32 || d == TPU_BF16 || d == TPU_F16 || d == TPU_F64 || (d >= TPU_F8E5M2 && d <= TPU_F8E4M3FNUZ) ||
+         d == TPU_F8E8M0FNU;
+}
 static inline bool ir_is_complex(tpu_dtype d) { return d == TPU_C64 || d == TPU_C128; }
 static inline bool ir_is_unsigned(tpu_dtype d) { return d == TPU_U8 || d == TPU_U16 || d == TPU_U32 || d == TPU_U64; }
 static inline bool ir_is_int(tpu_dtype d) { return d <= TPU_I64 || ir_is_unsigned(d); } /* not bool */
@@ -89,13 +93,13 @@ val ir_const_ints(ir_graph *g, tpu_dtype dtype, const int64_t *v, int ndim, cons
 val ir_const_floats(ir_graph *g, tpu_dtype dtype, const double *v, int ndim, const int64_t *dims);
 val ir_iota(ir_graph *g, tpu_dtype dtype, int ndim, const int64_t *dims, int dim);
 
-val ir_convert(ir_graph *g, val x, tpu_dtype dtype);         /* stablehlo.convert; same dtype: x itself; to bool: x != 0 */
-val ir_bitcast(ir_graph *g, val x, tpu_dtype dtype);         /* bitcast_convert; changes the last dim as the spec says */
+val ir_convert(ir_graph *g, val x, tpu_dtype dtype); /* stablehlo.convert; same dtype: x itself; to bool: x != 0 */
+val ir_bitcast(ir_graph *g, val x, tpu_dtype dtype); /* bitcast_convert; changes the last dim as the spec says */
 val ir_reshape(ir_graph *g, val x, int ndim, const int64_t *dims); /* same dims: x itself */
 /* map[i]: which dim of the result dim i of x becomes; x's size there must be 1 or equal. */
 val ir_broadcast(ir_graph *g, val x, int ndim, const int64_t *dims, const int *map);
 val ir_splat(ir_graph *g, val scalar, int ndim, const int64_t *dims); /* rank 0 -> any shape */
-val ir_transpose(ir_graph *g, val x, const int *perm);       /* result dim i is x's dim perm[i]; identity: x itself */
+val ir_transpose(ir_graph *g, val x, const int *perm); /* result dim i is x's dim perm[i]; identity: x itself */
 val ir_reverse(ir_graph *g, val x, int n, const int *rev);
 val ir_slice(ir_graph *g, val x, const int64_t *start, const int64_t *limit, const int64_t *step);
 val ir_dynamic_slice(ir_graph *g, val x, const val *starts, const int64_t *sizes); /* starts: ndim scalars */
@@ -106,24 +110,28 @@ val ir_concat(ir_graph *g, const val *xs, int n, int dim);
 
 /* ---- element-wise ---------------------------------------------------------------------------------------------- */
 
-val ir_unary(ir_graph *g, ir_opcode op, val x); /* result dtype as the op has it (ABS, REAL, IMAG of complex: the real dtype; IS_FINITE: bool) */
+val ir_unary(ir_graph *g, ir_opcode op,
+             val x); /* result dtype as the op has it (ABS, REAL, IMAG of complex: the real dtype; IS_FINITE: bool) */
 val ir_binary(ir_graph *g, ir_opcode op, val a, val b); /* COMPLEX: two reals -> complex */
 typedef enum { IR_EQ, IR_NE, IR_LT, IR_LE, IR_GT, IR_GE } ir_cmp;
-val ir_compare(ir_graph *g, ir_cmp c, val a, val b); /* compare_type by dtype: FLOAT, SIGNED, UNSIGNED; EQ, NE only for complex */
-val ir_compare_total(ir_graph *g, ir_cmp c, val a, val b); /* TOTALORDER, floats */
+val ir_compare(ir_graph *g, ir_cmp c, val a,
+               val b); /* compare_type by dtype: FLOAT, SIGNED, UNSIGNED; EQ, NE only for complex */
+val ir_compare_total(ir_graph *g, ir_cmp c, val a, val b);       /* TOTALORDER, floats */
 val ir_select(ir_graph *g, val pred, val on_true, val on_false); /* pred: rank 0 or the same shape */
 val ir_clamp(ir_graph *g, val lo, val x, val hi);                /* lo, hi: rank 0 or the same shape */
 val ir_reduce_precision(ir_graph *g, val x, int exponent_bits, int mantissa_bits);
 
 /* ---- reductions and windows ------------------------------------------------------------------------------------ */
 
-/* Bodies: IR_ADD, IR_MUL, IR_MAX, IR_MIN, IR_AND, IR_OR, IR_XOR on scalars of x's dtype. init: rank 0. The reduced dims go. */
+/* Bodies: IR_ADD, IR_MUL, IR_MAX, IR_MIN, IR_AND, IR_OR, IR_XOR on scalars of x's dtype. init: rank 0. The reduced dims
+ * go. */
 val ir_reduce(ir_graph *g, ir_opcode body, val x, val init, int n, const int *dims);
 /* Any body: between begin and end, build on the 2*n scalar arguments (accumulators, then elements). */
 void ir_reduce_begin(ir_graph *g, const val *xs, const val *inits, int n, int ndims, const int *dims, val *body_args);
 void ir_reduce_end(ir_graph *g, const val *body_results, val *out);
 typedef struct {
-  const int64_t *size, *stride, *base_dilation, *window_dilation, *pad_low, *pad_high; /* rank numbers each; NULL: 1 (pads: 0) */
+  const int64_t *size, *stride, *base_dilation, *window_dilation, *pad_low,
+      *pad_high; /* rank numbers each; NULL: 1 (pads: 0) */
 } ir_window;
 val ir_reduce_window(ir_graph *g, ir_opcode body, val x, val init, const ir_window *w);
 /* Any body, n inputs of equal shape (max pooling with indices: values and indices). */
@@ -138,12 +146,12 @@ val ir_select_and_scatter(ir_graph *g, val x, val source, val init, ir_cmp selec
  * 1 high, 2 default. */
 val ir_dot(ir_graph *g, val a, val b, int nbatch, const int *a_batch, const int *b_batch, int ncontract,
            const int *a_contract, const int *b_contract, tpu_dtype out, int precision);
-/* x: [N, C, spatial...], w: [O, C/groups, spatial...] -> [N, O, spatial...]; pads may be negative; x_dilation is the base
- * dilation (transposed convolution). Other dimension orders: ir_conv_general. */
+/* x: [N, C, spatial...], w: [O, C/groups, spatial...] -> [N, O, spatial...]; pads may be negative; x_dilation is the
+ * base dilation (transposed convolution). Other dimension orders: ir_conv_general. */
 typedef struct {
-  int batch, feature;     /* dims of x */
-  const int *spatial;     /* of x, rank - 2 numbers */
-  int k_in, k_out;        /* dims of w: input feature, output feature */
+  int batch, feature; /* dims of x */
+  const int *spatial; /* of x, rank - 2 numbers */
+  int k_in, k_out;    /* dims of w: input feature, output feature */
   const int *k_spatial;
   int out_batch, out_feature;
   const int *out_spatial;
@@ -155,22 +163,31 @@ val ir_conv(ir_graph *g, val x, val w, const ir_conv_dims *d, const int64_t *str
 /* ---- indexing -------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-  int noffset;  const int *offset_dims;
-  int ncollapsed; const int *collapsed_dims;
-  int nbatching; const int *operand_batching, *indices_batching;
-  int nstart; const int *start_index_map;
+  int noffset;
+  const int *offset_dims;
+  int ncollapsed;
+  const int *collapsed_dims;
+  int nbatching;
+  const int *operand_batching, *indices_batching;
+  int nstart;
+  const int *start_index_map;
   int index_vector_dim;
 } ir_gather_dims;
 val ir_gather(ir_graph *g, val x, val indices, const ir_gather_dims *d, const int64_t *slice_sizes, bool sorted);
 typedef struct {
-  int nwindow; const int *update_window_dims;
-  int ninserted; const int *inserted_window_dims;
-  int nbatching; const int *operand_batching, *indices_batching;
-  int nscatter; const int *scatter_dims_to_operand;
+  int nwindow;
+  const int *update_window_dims;
+  int ninserted;
+  const int *inserted_window_dims;
+  int nbatching;
+  const int *operand_batching, *indices_batching;
+  int nscatter;
+  const int *scatter_dims_to_operand;
   int index_vector_dim;
 } ir_scatter_dims;
 /* body: IR_ADD, IR_MUL, IR_MAX, IR_MIN, IR_AND, IR_OR; or -1: the update replaces. unique: no index twice. */
-val ir_scatter(ir_graph *g, val x, val indices, val updates, const ir_scatter_dims *d, int body, bool sorted, bool unique);
+val ir_scatter(ir_graph *g, val x, val indices, val updates, const ir_scatter_dims *d, int body, bool sorted,
+               bool unique);
 
 /* Sorts n values of equal shape along dim by a comparator built between begin and end on 2*n scalars
  * (a0, b0, a1, b1, ...): `less` is a bool scalar. */
@@ -193,7 +210,8 @@ void ir_rng_philox(ir_graph *g, val state, tpu_dtype bits, int ndim, const int64
 typedef enum { IR_FFT, IR_IFFT, IR_RFFT, IR_IRFFT } ir_fft_kind;
 val ir_fft(ir_graph *g, val x, ir_fft_kind kind, int n, const int64_t *lengths); /* the last n dims */
 val ir_cholesky(ir_graph *g, val x, bool lower);
-val ir_triangular_solve(ir_graph *g, val a, val b, bool left, bool lower, bool unit, int transpose /* 0 no, 1 T, 2 adjoint */);
+val ir_triangular_solve(ir_graph *g, val a, val b, bool left, bool lower, bool unit,
+                        int transpose /* 0 no, 1 T, 2 adjoint */);
 /* custom_call; attrs: extra attribute text such as `backend_config = "..."`, or NULL. Result types are given. */
 void ir_custom_call(ir_graph *g, const char *target, const char *attrs, const val *in, int nin, int nout,
                     const tpu_dtype *dtypes, const int *ndims, const int64_t *const *dims, val *out);

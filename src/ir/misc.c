@@ -6,7 +6,8 @@ void ir_rng_philox(ir_graph *g, val state, tpu_dtype bits, int ndim, const int64
   *new_state = *out = node_poison(g);
   if (!node_usable(g, name, &state, 1) || !node_type_ok(g, name, bits, ndim, dims)) return;
   if (state->dtype != TPU_U64 || state->ndim != 1 || (state->dims[0] != 2 && state->dims[0] != 3)) {
-    ir_fail(g, TPU_ERR_RUNTIME, "%s (C2): expected a PHILOX state uint64[2] or uint64[3], got %s", name, node_text(g, state));
+    ir_fail(g, TPU_ERR_RUNTIME, "%s (C2): expected a PHILOX state uint64[2] or uint64[3], got %s", name,
+            node_text(g, state));
     return;
   }
   if (bits != TPU_U32 && bits != TPU_U64) {
@@ -28,18 +29,19 @@ val ir_fft(ir_graph *g, val x, ir_fft_kind kind, int n, const int64_t *lengths) 
   static const char *const kinds[] = {"FFT", "IFFT", "RFFT", "IRFFT"};
   USABLE_OR_POISON(name, &x, 1);
   CHECK_OR((unsigned)kind <= IR_IRFFT, "%s: %d is no kind", name, (int)kind);
-  CHECK_OR(n >= 1 && n <= 3 && n <= x->ndim, "%s (C1, C3): expected 1 to 3 lengths and a rank as high, got %d for %s", name,
-           n, node_text(g, x));
+  CHECK_OR(n >= 1 && n <= 3 && n <= x->ndim, "%s (C1, C3): expected 1 to 3 lengths and a rank as high, got %d for %s",
+           name, n, node_text(g, x));
   bool fits = kind == IR_RFFT ? x->dtype == TPU_F32 || x->dtype == TPU_F64 : ir_is_complex(x->dtype);
-  CHECK_OR(fits, "%s (C2): expected %s for %s, got %s", name, kind == IR_RFFT ? "float32 or float64" : "a complex dtype",
-           kinds[kind], tpu_dtype_name(x->dtype));
+  CHECK_OR(fits, "%s (C2): expected %s for %s, got %s", name,
+           kind == IR_RFFT ? "float32 or float64" : "a complex dtype", kinds[kind], tpu_dtype_name(x->dtype));
   int64_t dims[IR_MAX_RANK];
   memcpy(dims, x->dims, (size_t)x->ndim * sizeof *dims);
   int first = x->ndim - n;
   for (int i = 0; i < n; i++) {
     int64_t want = kind == IR_IRFFT && i == n - 1 && lengths[i] > 0 ? lengths[i] / 2 + 1 : lengths[i];
-    CHECK_OR(lengths[i] >= 0 && x->dims[first + i] == want, "%s (C4, C5): expected size %lld in dim %d for length %lld, got %s", name,
-             (long long)want, first + i, (long long)lengths[i], node_text(g, x));
+    CHECK_OR(lengths[i] >= 0 && x->dims[first + i] == want,
+             "%s (C4, C5): expected size %lld in dim %d for length %lld, got %s", name, (long long)want, first + i,
+             (long long)lengths[i], node_text(g, x));
   }
   int last = x->ndim - 1;
   tpu_dtype out = x->dtype;
@@ -61,8 +63,8 @@ static bool square(val a) { return a->ndim >= 2 && a->dims[a->ndim - 1] == a->di
 val ir_cholesky(ir_graph *g, val x, bool lower) {
   const char *name = "stablehlo.cholesky";
   USABLE_OR_POISON(name, &x, 1);
-  CHECK_OR(ir_is_float(x->dtype) || ir_is_complex(x->dtype), "%s (I1): expected a floating-point or complex dtype, got %s",
-           name, tpu_dtype_name(x->dtype));
+  CHECK_OR(ir_is_float(x->dtype) || ir_is_complex(x->dtype),
+           "%s (I1): expected a floating-point or complex dtype, got %s", name, tpu_dtype_name(x->dtype));
   CHECK_OR(square(x), "%s (C2, C3): expected square matrices, got %s", name, node_text(g, x));
   return node_make(g, name, lower ? "lower = true" : "lower = false", &x, 1, x->dtype, x->ndim, x->dims);
 }
@@ -107,8 +109,8 @@ void ir_custom_call(ir_graph *g, const char *target, const char *attrs, const va
     ir_fail(g, TPU_ERR_RUNTIME, "%s: the target name \"%s\" holds quotes or control characters", name, target);
     return;
   }
-  const char *text = arena_printf(&g->mem, "call_target_name = \"%s\"%s%s", target, attrs && *attrs ? ", " : "",
-                                  attrs ? attrs : "");
+  const char *text =
+      arena_printf(&g->mem, "call_target_name = \"%s\"%s%s", target, attrs && *attrs ? ", " : "", attrs ? attrs : "");
   ir_op *op = node_op(g, name, text, in, nin, nout, 0);
   if (!op) return;
   for (int i = 0; i < nout; i++) node_type(g, op, i, dtypes[i], ndims[i], dims[i]);

@@ -5,7 +5,7 @@
 
 #include "ir/ir.h"
 
-enum { IR_MAX_RANK = 64, IR_MAX_DEPTH = 64 };
+enum { IR_MAX_RANK = 64, IR_MAX_DEPTH = 64, IR_MAX_NEST = 128 };
 
 typedef struct ir_op ir_op;
 typedef struct ir_block ir_block;
@@ -55,6 +55,13 @@ typedef struct {
   int alias;
 } ir_result;
 
+/* A begin function that waits for its end function; kept also after an error, when there is no ir_open any more: the
+ * end function must know how many poison values to give. */
+typedef struct {
+  const char *what;
+  int n; /* results */
+} ir_nest;
+
 struct ir_graph {
   arena mem;
   tpu_err *err; /* the first one, until taken */
@@ -63,6 +70,8 @@ struct ir_graph {
   ir_block *at; /* where operations are appended */
   ir_open *open;
   int depth;
+  ir_nest nest[IR_MAX_NEST]; /* beyond that, end functions give nothing after an error */
+  int nnest;
   int param_cap;
   ir_result *outputs;
   int noutputs, output_cap;
@@ -94,7 +103,8 @@ val node_make(ir_graph *g, const char *name, const char *attrs, const val *in, i
 bool node_open(ir_graph *g, ir_op *op, const char *what);
 void node_region(ir_graph *g, int nargs);
 val node_region_arg(ir_graph *g, int i, tpu_dtype dtype, int ndim, const int64_t *dims);
-/* The open operation, if it is of the kind `what` and its region number `stage` is being built; else an error and NULL. */
+/* The open operation, if it is of the kind `what` and its region number `stage` is being built; else an error and NULL.
+ */
 ir_op *node_opened(ir_graph *g, const char *what, int stage);
 /* Ends the current region with results; the next region may begin. */
 bool node_region_end(ir_graph *g, const val *results, int n);
@@ -102,6 +112,10 @@ bool node_region_end(ir_graph *g, const val *results, int n);
 void node_close(ir_graph *g);
 /* A region of one operation on two scalars; body -1: gives its second argument back; -2 - c: compares by ir_cmp c. */
 bool node_simple_region(ir_graph *g, int body, tpu_dtype dtype);
+/* Every begin function calls this first, every end function the other, whatever happened; it gives n again. */
+void node_nest(ir_graph *g, const char *what, int n);
+int node_unnest(ir_graph *g, const char *what);
+int node_nested(const ir_graph *g, const char *what); /* n without ending */
 void node_poison_all(ir_graph *g, val *out, int n);
 
 /* Attribute text: buf of the graph, then a copy in the arena. */
@@ -109,8 +123,8 @@ buf *attr_begin(ir_graph *g);
 const char *attr_end(ir_graph *g);
 void attr_i64s(buf *b, const char *name, const int64_t *v, int n); /* name = array<i64: 1, 2> */
 void attr_ints(buf *b, const char *name, const int *v, int n);
-void attr_bracket(buf *b, const char *name, const int *v, int n);  /* name = [1, 2]; nothing for n = 0 */
-void attr_precision(buf *b, int precision);                        /* ", precision_config = ..."; nothing for default */
+void attr_bracket(buf *b, const char *name, const int *v, int n); /* name = [1, 2]; nothing for n = 0 */
+void attr_precision(buf *b, int precision);                       /* ", precision_config = ..."; nothing for default */
 
 void attr_padding(buf *b, const int64_t *low, const int64_t *high, int n); /* ", padding = dense<...>" */
 
@@ -130,15 +144,16 @@ void node_put_type(buf *b, tpu_dtype dtype, int ndim, const int64_t *dims);
 uint64_t bits_of_double(tpu_dtype d, double v); /* d: a float dtype; nearest, ties to even */
 double bits_to_double(tpu_dtype d, uint64_t bits);
 double bits_int_odd(int64_t v); /* rounded to odd: rounding it once more to a narrower format is exact */
-int64_t bits_double_to_int(tpu_dtype d, double v); /* cut toward zero; saturates, NaN is 0; bits of an unsigned result */
+int64_t bits_double_to_int(tpu_dtype d,
+                           double v); /* cut toward zero; saturates, NaN is 0; bits of an unsigned result */
 
 /* Runs of checks that return poison. */
-#define CHECK_OR(cond, ...)                                              \
-  do {                                                                   \
-    if (!(cond)) return ir_fail(g, TPU_ERR_RUNTIME, __VA_ARGS__);        \
+#define CHECK_OR(cond, ...)                                       \
+  do {                                                            \
+    if (!(cond)) return ir_fail(g, TPU_ERR_RUNTIME, __VA_ARGS__); \
   } while (0)
-#define USABLE_OR_POISON(name, in, n)                                    \
-  do {                                                                   \
-    if (!node_usable(g, name, in, n)) return node_poison(g);             \
+#define USABLE_OR_POISON(name, in, n)                        \
+  do {                                                       \
+    if (!node_usable(g, name, in, n)) return node_poison(g); \
   } while (0)
 #endif

@@ -28,8 +28,8 @@ static bool dependency(const ir_op *op, int i, val *out) {
 
 /* Appends what v needs, and v's operation, to the print order of their blocks: dependencies first, left to right. So
  * the order depends on the program alone, and not on when (or in which order of evaluation) its parts were built.
- * An operation in a region may need one of an outer block: that one then stands before the region's owner. No recursion:
- * chains may be long. */
+ * An operation in a region may need one of an outer block: that one then stands before the region's owner. No
+ * recursion: chains may be long. */
 static void reach(ir_graph *g, val v) {
   ir_op *op = v->op, *asker = NULL;
   while (op || asker) {
@@ -40,6 +40,7 @@ static void reach(ir_graph *g, val v) {
       for (int i = 0; i < op->nregions; i++) op->regions[i]->print_first = op->regions[i]->print_last = NULL;
       asker = op;
     }
+    if (!asker) return; /* a root that was reached before */
     val next;
     if (dependency(asker, asker->cursor++, &next)) {
       op = next->op;

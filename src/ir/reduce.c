@@ -71,21 +71,19 @@ static void open_body(ir_graph *g, ir_op *op, const char *what, int n, val *body
 }
 
 static void close_body(ir_graph *g, const char *what, const val *results, val *out) {
+  int n = node_unnest(g, what);
   ir_op *op = node_opened(g, what, 0);
-  if (!op) return;
-  int n = op->nout;
-  if (node_usable(g, op->name, results, n)) {
+  if (op && node_usable(g, op->name, results, n))
     for (int i = 0; i < n; i++)
       if (results[i]->ndim || results[i]->dtype != op->in[i]->dtype)
         ir_fail(g, TPU_ERR_RUNTIME, "%s (C6): expected body result %d to be a scalar of dtype %s, got %s", op->name, i,
                 tpu_dtype_name(op->in[i]->dtype), node_text(g, results[i]));
-    if (node_ok(g) && node_region_end(g, results, n)) {
-      node_close(g);
-      for (int i = 0; i < n; i++) out[i] = &op->out[i];
-      return;
-    }
+  if (!op || !node_ok(g) || !node_region_end(g, results, n)) {
+    node_poison_all(g, out, n);
+    return;
   }
-  node_poison_all(g, out, n);
+  node_close(g);
+  for (int i = 0; i < n; i++) out[i] = &op->out[i];
 }
 
 /* A body of one operation, and the result. */
@@ -100,6 +98,7 @@ val ir_reduce(ir_graph *g, ir_opcode body, val x, val init, int n, const int *di
 }
 
 void ir_reduce_begin(ir_graph *g, const val *xs, const val *inits, int n, int ndims, const int *dims, val *body_args) {
+  node_nest(g, "reduce", n);
   open_body(g, reduce_op(g, xs, inits, n, ndims, dims), "reduce", n, body_args);
 }
 
@@ -136,12 +135,13 @@ static bool window_dims(ir_graph *g, const char *name, val x, const ir_window *w
   for (int i = 0; i < n; i++) {
     if (size[i] < 1 || stride[i] < 1 || bd[i] < 1 || wd[i] < 1) {
       ir_fail(g, TPU_ERR_RUNTIME,
-              "%s (C5-C11): expected window size, stride and dilations > 0 in dim %d, got %lld, %lld, %lld and %lld", name,
-              i, (long long)size[i], (long long)stride[i], (long long)bd[i], (long long)wd[i]);
+              "%s (C5-C11): expected window size, stride and dilations > 0 in dim %d, got %lld, %lld, %lld and %lld",
+              name, i, (long long)size[i], (long long)stride[i], (long long)bd[i], (long long)wd[i]);
       return false;
     }
     if (!node_window_size(x->dims[i], size[i], stride[i], bd[i], wd[i], low[i], high[i], &out[i])) {
-      ir_fail(g, TPU_ERR_RUNTIME, "%s: the padded and dilated size of dim %d of %s is too large", name, i, node_text(g, x));
+      ir_fail(g, TPU_ERR_RUNTIME, "%s: the padded and dilated size of dim %d of %s is too large", name, i,
+              node_text(g, x));
       return false;
     }
   }
@@ -167,6 +167,7 @@ val ir_reduce_window(ir_graph *g, ir_opcode body, val x, val init, const ir_wind
 }
 
 void ir_reduce_window_begin(ir_graph *g, const val *xs, const val *inits, int n, const ir_window *w, val *body_args) {
+  node_nest(g, "reduce_window", n);
   open_body(g, window_op(g, xs, inits, n, w), "reduce_window", n, body_args);
 }
 

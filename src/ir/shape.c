@@ -112,8 +112,8 @@ val ir_slice(ir_graph *g, val x, const int64_t *start, const int64_t *limit, con
   for (int i = 0; i < x->ndim; i++) {
     int64_t s = ones[i] = step ? step[i] : 1;
     CHECK_OR(start[i] >= 0 && start[i] <= limit[i] && limit[i] <= x->dims[i],
-             "%s (C3): expected 0 <= start <= limit <= %lld in dim %d, got %lld and %lld", name, (long long)x->dims[i], i,
-             (long long)start[i], (long long)limit[i]);
+             "%s (C3): expected 0 <= start <= limit <= %lld in dim %d, got %lld and %lld", name, (long long)x->dims[i],
+             i, (long long)start[i], (long long)limit[i]);
     CHECK_OR(s > 0, "%s (C4): expected a stride > 0 in dim %d, got %lld", name, i, (long long)s);
     int64_t span = limit[i] - start[i];
     dims[i] = span / s + (span % s != 0);
@@ -161,10 +161,11 @@ val ir_dynamic_update_slice(ir_graph *g, val x, val update, const val *starts) {
   if (!starts_ok(g, name, starts, x->ndim)) return node_poison(g);
   CHECK_OR(x->dtype == update->dtype, "%s (C2): expected an update of dtype %s, got %s", name, tpu_dtype_name(x->dtype),
            tpu_dtype_name(update->dtype));
-  CHECK_OR(x->ndim == update->ndim, "%s (C3): expected an update of rank %d, got %s", name, x->ndim, node_text(g, update));
+  CHECK_OR(x->ndim == update->ndim, "%s (C3): expected an update of rank %d, got %s", name, x->ndim,
+           node_text(g, update));
   for (int i = 0; i < x->ndim; i++)
-    CHECK_OR(update->dims[i] <= x->dims[i], "%s (C6): update %s is larger than %s in dim %d", name, node_text(g, update),
-             node_text(g, x), i);
+    CHECK_OR(update->dims[i] <= x->dims[i], "%s (C6): update %s is larger than %s in dim %d", name,
+             node_text(g, update), node_text(g, x), i);
   if (!x->ndim) return update;
   memcpy(in + 2, starts, (size_t)x->ndim * sizeof *starts);
   return node_make(g, name, "", in, 2 + x->ndim, x->dtype, x->ndim, x->dims);
@@ -211,10 +212,10 @@ val ir_concat(ir_graph *g, const val *xs, int n, int dim) {
     val y = xs[i];
     bool fits = y->dtype == x->dtype && y->ndim == x->ndim;
     for (int k = 0; fits && k < x->ndim; k++) fits = k == dim || y->dims[k] == x->dims[k];
-    CHECK_OR(fits, "%s (C1, C2): operand %d is %s, expected %s but for dim %d", name, i, node_text(g, y), node_text(g, x),
-             dim);
-    CHECK_OR(!__builtin_add_overflow(dims[dim], y->dims[dim], &dims[dim]), "%s (C6): the sum of sizes in dim %d is too large",
-             name, dim);
+    CHECK_OR(fits, "%s (C1, C2): operand %d is %s, expected %s but for dim %d", name, i, node_text(g, y),
+             node_text(g, x), dim);
+    CHECK_OR(!__builtin_add_overflow(dims[dim], y->dims[dim], &dims[dim]),
+             "%s (C6): the sum of sizes in dim %d is too large", name, dim);
   }
   if (n == 1) return x;
   return node_make(g, name, arena_printf(&g->mem, "dimension = %d : i64", dim), xs, n, x->dtype, x->ndim, dims);

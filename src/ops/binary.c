@@ -174,7 +174,11 @@ OP(heaviside, "aten::heaviside") {
   RET(P_SEL(P_CMP(EQ, x, zero), v[1], P_SEL(P_CMP(GT, x, zero), P_NUM(x, 1), zero)));
 }
 
-OP(complex, "aten::complex") { RET(ir_binary(G, IR_COMPLEX, T(0), T(1))); }
+OP(complex, "aten::complex") {
+  val v[2] = {T(0), T(1)};
+  t_prepare(c, v, 2);
+  RET(ir_binary(G, IR_COMPLEX, v[0], v[1]));
+}
 
 OP(polar, "aten::polar") {
   val v[2] = {T(0), T(1)};

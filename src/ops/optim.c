@@ -82,10 +82,10 @@ static void sgd(op_ctx *c, bool in_place) {
     val p = t_cast(c, TL(0, k), s.m), g = gradient(c, &s, k, in_place);
     g = t_add(c, g, t_mul(c, p, number(c, &s, 3)));
     if (with_momentum) {
-      val buf = g, momentum = number(c, &s, 4);
-      if (!first) buf = t_add(c, t_mul(c, t_cast(c, TL(2, k), s.m), momentum), t_mul(c, g, one_minus(c, &s, 6)));
-      put(c, &s, 2, k, buf);
-      g = nesterov ? t_add(c, g, t_mul(c, buf, momentum)) : buf;
+      val b = g, momentum = number(c, &s, 4);
+      if (!first) b = t_add(c, t_mul(c, t_cast(c, TL(2, k), s.m), momentum), t_mul(c, g, one_minus(c, &s, 6)));
+      put(c, &s, 2, k, b);
+      g = nesterov ? t_add(c, g, t_mul(c, b, momentum)) : b;
     }
     put(c, &s, 0, k, t_sub(c, p, t_mul(c, number(c, &s, 5), g)));
   }

@@ -8,10 +8,14 @@
 #include "ir/ir.h"
 #include "t.h"
 
-#define DIMS(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (const int64_t[]){__VA_ARGS__}
-#define I64(...) (const int64_t[]){__VA_ARGS__}
-#define INTS(...) (const int[]){__VA_ARGS__}
-#define NUMS(...) (const double[]){__VA_ARGS__}
+#define DIMS(...) \
+  (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (const int64_t[]) { __VA_ARGS__ }
+#define I64(...) \
+  (const int64_t[]) { __VA_ARGS__ }
+#define INTS(...) \
+  (const int[]) { __VA_ARGS__ }
+#define NUMS(...) \
+  (const double[]) { __VA_ARGS__ }
 #define SCALAR 0, NULL
 
 enum { KIND_MAX_PARAMS = 10, KIND_MAX_NUMBERS = 32 };
@@ -28,14 +32,14 @@ static kind *kind_first, **kind_last = &kind_first;
 /* What the parameters of the program that was built last hold. */
 static double kind_inputs[KIND_MAX_PARAMS][KIND_MAX_NUMBERS];
 
-#define KIND(id, ...)                                                                                             \
-  static void kind_fn_##id(ir_graph *g);                                                                          \
-  static const double kind_want_##id[] = {__VA_ARGS__};                                                           \
-  __attribute__((constructor)) static void kind_add_##id(void) {                                                  \
-    static kind k = {#id, kind_fn_##id, kind_want_##id, sizeof kind_want_##id / sizeof(double), NULL};            \
-    *kind_last = &k;                                                                                              \
-    kind_last = &k.next;                                                                                          \
-  }                                                                                                               \
+#define KIND(id, ...)                                                                                  \
+  static void kind_fn_##id(ir_graph *g);                                                               \
+  static const double kind_want_##id[] = {__VA_ARGS__};                                                \
+  __attribute__((constructor)) static void kind_add_##id(void) {                                       \
+    static kind k = {#id, kind_fn_##id, kind_want_##id, sizeof kind_want_##id / sizeof(double), NULL}; \
+    *kind_last = &k;                                                                                   \
+    kind_last = &k.next;                                                                               \
+  }                                                                                                    \
   static void kind_fn_##id(ir_graph *g)
 
 static inline val in(ir_graph *g, tpu_dtype d, int ndim, const int64_t *dims, const double *values) {
@@ -81,7 +85,8 @@ KIND(is_finite_abs, 1, 0, 0, 5, 13) {
 }
 
 KIND(binary_float, M_SQRT2, -1, 2.356194490192345, 1.6449340668482264, 1.6449340668482264, NAN, NAN, -3, 1065353217) {
-  val one = in(g, TPU_F32, SCALAR, NUMS(1)), two = in(g, TPU_F32, SCALAR, NUMS(2)), nan = in(g, TPU_F32, SCALAR, NUMS(NAN));
+  val one = in(g, TPU_F32, SCALAR, NUMS(1)), two = in(g, TPU_F32, SCALAR, NUMS(2)),
+      nan = in(g, TPU_F32, SCALAR, NUMS(NAN));
   val neg = in(g, TPU_F32, SCALAR, NUMS(-7)), half = ir_const_f(g, TPU_F32, 0.5, SCALAR);
   out(g, ir_binary(g, IR_POW, two, half));
   out(g, ir_binary(g, IR_REM, neg, two));
@@ -95,9 +100,12 @@ KIND(binary_float, M_SQRT2, -1, 2.356194490192345, 1.6449340668482264, 1.6449340
 }
 
 KIND(binary_int, -3, -1, -1, 2147483648.0, 0, -4, 2147483644, 4, 13, 9, 8, 24, -6, 1, 0, 1) {
-  val a = in(g, TPU_I32, SCALAR, NUMS(-7)), two = in(g, TPU_I32, SCALAR, NUMS(2)), zero = in(g, TPU_I32, SCALAR, NUMS(0));
-  val low = in(g, TPU_I32, SCALAR, NUMS(INT32_MIN)), many = in(g, TPU_I32, SCALAR, NUMS(40)), one = ir_const_i(g, TPU_I32, 1, SCALAR);
-  val eight = ir_const_i(g, TPU_I32, -8, SCALAR), x = in(g, TPU_U8, SCALAR, NUMS(12)), y = in(g, TPU_U8, SCALAR, NUMS(5));
+  val a = in(g, TPU_I32, SCALAR, NUMS(-7)), two = in(g, TPU_I32, SCALAR, NUMS(2)),
+      zero = in(g, TPU_I32, SCALAR, NUMS(0));
+  val low = in(g, TPU_I32, SCALAR, NUMS(INT32_MIN)), many = in(g, TPU_I32, SCALAR, NUMS(40)),
+      one = ir_const_i(g, TPU_I32, 1, SCALAR);
+  val eight = ir_const_i(g, TPU_I32, -8, SCALAR), x = in(g, TPU_U8, SCALAR, NUMS(12)),
+      y = in(g, TPU_U8, SCALAR, NUMS(5));
   out(g, ir_binary(g, IR_DIV, a, two));
   out(g, ir_binary(g, IR_REM, a, two));
   out(g, ir_binary(g, IR_DIV, a, zero)); /* by zero: all bits */
@@ -119,13 +127,15 @@ KIND(binary_int, -3, -1, -1, 2147483648.0, 0, -4, 2147483644, 4, 13, 9, 8, 24, -
 }
 
 KIND(complex_parts, 1, 3, 2, 4, 1, 2, 3, 4) {
-  val re = in(g, TPU_F32, DIMS(2), NUMS(1, 2)), im = in(g, TPU_F32, DIMS(2), NUMS(3, 4)), c = ir_binary(g, IR_COMPLEX, re, im);
+  val re = in(g, TPU_F32, DIMS(2), NUMS(1, 2)), im = in(g, TPU_F32, DIMS(2), NUMS(3, 4)),
+      c = ir_binary(g, IR_COMPLEX, re, im);
   out(g, c);
   out(g, ir_unary(g, IR_REAL, c));
   out(g, ir_unary(g, IR_IMAG, c));
 }
 
-KIND(constants, 0.5, 0.5, -7, -7, 1, 1.5, -2.5, 255, -INFINITY, 127, 1, 2, 3, 4, 5, 6, 0.25, 0.5, 1, 18446744073709551615.0) {
+KIND(constants, 0.5, 0.5, -7, -7, 1, 1.5, -2.5, 255, -INFINITY, 127, 1, 2, 3, 4, 5, 6, 0.25, 0.5, 1,
+     18446744073709551615.0) {
   out(g, ir_const_f(g, TPU_F32, 0.5, DIMS(2)));
   out(g, ir_const_i(g, TPU_I64, -7, DIMS(2)));
   out(g, ir_const_i(g, TPU_BOOL, 5, SCALAR));
@@ -190,7 +200,8 @@ KIND(shape_ops, 1, 2, 1, 2, 5, 5, 1, 4, 2, 5, 3, 6, 3, 2, 1, 6, 5, 4, 2, 5) {
 }
 
 KIND(dynamic_slices, 5, 6, 1, 2, 3, 4, 9, 6) {
-  val x = in(g, TPU_F32, DIMS(2, 3), NUMS(1, 2, 3, 4, 5, 6)), one = in(g, TPU_I32, SCALAR, NUMS(1)), u = in(g, TPU_F32, DIMS(1, 1), NUMS(9));
+  val x = in(g, TPU_F32, DIMS(2, 3), NUMS(1, 2, 3, 4, 5, 6)), one = in(g, TPU_I32, SCALAR, NUMS(1)),
+      u = in(g, TPU_F32, DIMS(1, 1), NUMS(9));
   out(g, ir_dynamic_slice(g, x, (val[]){one, one}, I64(1, 2)));
   out(g, ir_dynamic_update_slice(g, x, u, (val[]){one, one}));
 }
@@ -203,7 +214,8 @@ KIND(pad_concat, 0, 1, 0, 2, 0, 0, 2, 3, 1, 2, 3, 1, 2, 3) {
 }
 
 KIND(compare_select, 1, 0, 0, 0, 1, 1, 1, 0, 0, 3, 2, 2, 1, 2, 2.5) {
-  val a = in(g, TPU_F32, DIMS(3), NUMS(1, 2, 3)), b = in(g, TPU_F32, DIMS(3), NUMS(3, 2, 1)), p = ir_compare(g, IR_LT, a, b);
+  val a = in(g, TPU_F32, DIMS(3), NUMS(1, 2, 3)), b = in(g, TPU_F32, DIMS(3), NUMS(3, 2, 1)),
+      p = ir_compare(g, IR_LT, a, b);
   out(g, p);
   out(g, ir_compare(g, IR_GE, in(g, TPU_U8, DIMS(3), NUMS(1, 200, 3)), ir_const_i(g, TPU_U8, 3, DIMS(3))));
   out(g, ir_compare_total(g, IR_LT, in(g, TPU_F32, DIMS(1), NUMS(-0.0)), ir_const_f(g, TPU_F32, 0.0, DIMS(1))));
@@ -231,7 +243,8 @@ static inline void pick_larger(ir_graph *g, const val *a, val *r) {
 }
 
 KIND(reduce_argmax, 3, 6, 1, 2) {
-  val x = in(g, TPU_F32, DIMS(2, 3), NUMS(1, 3, 2, 4, 5, 6)), xs[2] = {x, ir_iota(g, TPU_I32, DIMS(2, 3), 1)}, a[4], r[2];
+  val x = in(g, TPU_F32, DIMS(2, 3), NUMS(1, 3, 2, 4, 5, 6)), xs[2] = {x, ir_iota(g, TPU_I32, DIMS(2, 3), 1)}, a[4],
+      r[2];
   val inits[2] = {ir_const_min(g, TPU_F32, SCALAR), ir_const_i(g, TPU_I32, 0, SCALAR)};
   ir_reduce_begin(g, xs, inits, 2, 1, INTS(1), a);
   pick_larger(g, a, r);
@@ -258,7 +271,8 @@ KIND(max_pool_indices, 6, 8, 1, 3) {
 
 KIND(select_and_scatter, 0, 10, 0, 20) {
   val x = in(g, TPU_F32, DIMS(4), NUMS(1, 2, 3, 4)), source = in(g, TPU_F32, DIMS(2), NUMS(10, 20));
-  out(g, ir_select_and_scatter(g, x, source, ir_const_f(g, TPU_F32, 0, SCALAR), IR_GE, &(ir_window){.size = I64(2), .stride = I64(2)}));
+  out(g, ir_select_and_scatter(g, x, source, ir_const_f(g, TPU_F32, 0, SCALAR), IR_GE,
+                               &(ir_window){.size = I64(2), .stride = I64(2)}));
 }
 
 KIND(dot, 19, 22, 43, 50, 23, 4, 6, 8, 12) {
@@ -267,15 +281,23 @@ KIND(dot, 19, 22, 43, 50, 23, 4, 6, 8, 12) {
   val v = in(g, TPU_I8, DIMS(2), NUMS(2, 3)), w = in(g, TPU_I8, DIMS(2), NUMS(4, 5));
   out(g, ir_dot(g, v, w, 0, NULL, NULL, 1, INTS(0), INTS(0), TPU_I32, 2));
   val h = in(g, TPU_BF16, DIMS(2), NUMS(2, 3)), k = in(g, TPU_BF16, DIMS(2), NUMS(2, 4));
-  out(g, ir_reshape(g, ir_transpose(g, ir_dot(g, h, k, 0, NULL, NULL, 0, NULL, NULL, TPU_F32, 1), INTS(1, 0)), DIMS(4)));
+  out(g,
+      ir_reshape(g, ir_transpose(g, ir_dot(g, h, k, 0, NULL, NULL, 0, NULL, NULL, TPU_F32, 1), INTS(1, 0)), DIMS(4)));
 }
 
-static const ir_conv_dims nchw = {.batch = 0, .feature = 1, .spatial = (const int[]){2, 3}, .k_in = 1, .k_out = 0,
-                                  .k_spatial = (const int[]){2, 3}, .out_batch = 0, .out_feature = 1,
+static const ir_conv_dims nchw = {.batch = 0,
+                                  .feature = 1,
+                                  .spatial = (const int[]){2, 3},
+                                  .k_in = 1,
+                                  .k_out = 0,
+                                  .k_spatial = (const int[]){2, 3},
+                                  .out_batch = 0,
+                                  .out_feature = 1,
                                   .out_spatial = (const int[]){2, 3}};
 
 KIND(conv, 14, 22, 38, 46, 1, 0, 2, 0, 0, 0, 3, 0, 4) {
-  val x = in(g, TPU_F32, DIMS(1, 1, 3, 3), NUMS(1, 2, 3, 4, 5, 6, 7, 8, 9)), w = in(g, TPU_F32, DIMS(1, 1, 2, 2), NUMS(4, 3, 1, 0));
+  val x = in(g, TPU_F32, DIMS(1, 1, 3, 3), NUMS(1, 2, 3, 4, 5, 6, 7, 8, 9)),
+      w = in(g, TPU_F32, DIMS(1, 1, 2, 2), NUMS(4, 3, 1, 0));
   val flipped = ir_conv(g, x, w, &nchw, NULL, NULL, NULL, NULL, NULL, (const bool[]){false, false}, 1, 1, TPU_F32, 0);
   out(g, flipped);
   val y = in(g, TPU_F32, DIMS(1, 1, 2, 2), NUMS(1, 2, 3, 4)), one = ir_const_f(g, TPU_F32, 1, DIMS(1, 1, 1, 1));
@@ -283,28 +305,48 @@ KIND(conv, 14, 22, 38, 46, 1, 0, 2, 0, 0, 0, 3, 0, 4) {
 }
 
 KIND(conv_reversed_groups, 17, 53) {
-  val x = in(g, TPU_F32, DIMS(1, 2, 1, 2), NUMS(1, 2, 3, 4)), w = in(g, TPU_F32, DIMS(2, 1, 1, 2), NUMS(8.0, 0.5, 0.5, 17.5));
+  val x = in(g, TPU_F32, DIMS(1, 2, 1, 2), NUMS(1, 2, 3, 4)),
+      w = in(g, TPU_F32, DIMS(2, 1, 1, 2), NUMS(8.0, 0.5, 0.5, 17.5));
   val y = ir_conv(g, x, w, &nchw, NULL, NULL, NULL, NULL, NULL, (const bool[]){false, true}, 2, 1, TPU_F32, 0);
   out(g, ir_binary(g, IR_ADD, ir_reshape(g, y, DIMS(2)), ir_const_floats(g, TPU_F32, NUMS(0.5, -1.5), DIMS(2))));
 }
 
 KIND(gather, 5, 6, 1, 2, 4, 1, 6) {
   val x = in(g, TPU_F32, DIMS(3, 2), NUMS(1, 2, 3, 4, 5, 6)), i = in(g, TPU_I64, DIMS(2, 1), NUMS(2, 0));
-  out(g, ir_gather(g, x, i, &(ir_gather_dims){.noffset = 1, .offset_dims = INTS(1), .ncollapsed = 1, .collapsed_dims = INTS(0),
-                                              .nstart = 1, .start_index_map = INTS(0), .index_vector_dim = 1}, I64(1, 2), false));
+  out(g, ir_gather(g, x, i,
+                   &(ir_gather_dims){.noffset = 1,
+                                     .offset_dims = INTS(1),
+                                     .ncollapsed = 1,
+                                     .collapsed_dims = INTS(0),
+                                     .nstart = 1,
+                                     .start_index_map = INTS(0),
+                                     .index_vector_dim = 1},
+                   I64(1, 2), false));
   val k = in(g, TPU_I32, DIMS(3), NUMS(1, 0, 1)); /* take_along_dim */
-  val y = ir_slice(g, x, I64(0, 0), I64(3, 2), NULL), picked = ir_gather(g, y, k, &(ir_gather_dims){
-      .ncollapsed = 1, .collapsed_dims = INTS(1), .nbatching = 1, .operand_batching = INTS(0), .indices_batching = INTS(0),
-      .nstart = 1, .start_index_map = INTS(1), .index_vector_dim = 1}, I64(1, 1), false);
+  val y = ir_slice(g, x, I64(0, 0), I64(3, 2), NULL), picked = ir_gather(g, y, k,
+                                                                         &(ir_gather_dims){.ncollapsed = 1,
+                                                                                           .collapsed_dims = INTS(1),
+                                                                                           .nbatching = 1,
+                                                                                           .operand_batching = INTS(0),
+                                                                                           .indices_batching = INTS(0),
+                                                                                           .nstart = 1,
+                                                                                           .start_index_map = INTS(1),
+                                                                                           .index_vector_dim = 1},
+                                                                         I64(1, 1), false);
   out(g, ir_binary(g, IR_SUB, picked, ir_const_floats(g, TPU_F32, NUMS(-2, 2, 0), DIMS(3))));
 }
 
 KIND(scatter, 1, 12, 1, 31, 9, 1, 8) {
-  val x = ir_const_f(g, TPU_F32, 1, DIMS(4)), i = in(g, TPU_I32, DIMS(3, 1), NUMS(3, 1, 3)), u = in(g, TPU_F32, DIMS(3), NUMS(10, 11, 20));
-  const ir_scatter_dims d = {.ninserted = 1, .inserted_window_dims = INTS(0), .nscatter = 1, .scatter_dims_to_operand = INTS(0),
+  val x = ir_const_f(g, TPU_F32, 1, DIMS(4)), i = in(g, TPU_I32, DIMS(3, 1), NUMS(3, 1, 3)),
+      u = in(g, TPU_F32, DIMS(3), NUMS(10, 11, 20));
+  const ir_scatter_dims d = {.ninserted = 1,
+                             .inserted_window_dims = INTS(0),
+                             .nscatter = 1,
+                             .scatter_dims_to_operand = INTS(0),
                              .index_vector_dim = 1};
   out(g, ir_scatter(g, x, i, u, &d, IR_ADD, false, false));
-  val y = ir_const_f(g, TPU_F32, 1, DIMS(3)), j = in(g, TPU_I32, DIMS(2, 1), NUMS(2, 0)), w = in(g, TPU_F32, DIMS(2), NUMS(8, 9));
+  val y = ir_const_f(g, TPU_F32, 1, DIMS(3)), j = in(g, TPU_I32, DIMS(2, 1), NUMS(2, 0)),
+      w = in(g, TPU_F32, DIMS(2), NUMS(8, 9));
   out(g, ir_scatter(g, y, j, w, &d, -1, false, true));
 }
 
@@ -330,7 +372,8 @@ KIND(loop, 5, 96) {
 }
 
 KIND(branch, 7, 1) {
-  val p = in(g, TPU_BOOL, SCALAR, NUMS(0)), x = in(g, TPU_F32, SCALAR, NUMS(6)), one = ir_const_f(g, TPU_F32, 1, SCALAR), r[2];
+  val p = in(g, TPU_BOOL, SCALAR, NUMS(0)), x = in(g, TPU_F32, SCALAR, NUMS(6)),
+      one = ir_const_f(g, TPU_F32, 1, SCALAR), r[2];
   ir_if_begin(g, p);
   r[0] = ir_binary(g, IR_SUB, x, one);
   r[1] = x;
@@ -351,7 +394,8 @@ KIND(fft, 10, 0, -2, 2, -2, 0, 1, 2, 3, 4, 1, 0, 2, 0) {
 }
 
 KIND(cholesky_solve, 2, 1, 2, 3, 1) {
-  val x = in(g, TPU_F32, DIMS(2, 2), NUMS(4, 2, 2, 5)), l = ir_cholesky(g, x, true), b = in(g, TPU_F32, DIMS(2, 1), NUMS(6, 5));
+  val x = in(g, TPU_F32, DIMS(2, 2), NUMS(4, 2, 2, 5)), l = ir_cholesky(g, x, true),
+      b = in(g, TPU_F32, DIMS(2, 1), NUMS(6, 5));
   val z = ir_iota(g, TPU_I32, DIMS(2, 2), 0), y = ir_iota(g, TPU_I32, DIMS(2, 2), 1);
   val kept = ir_select(g, ir_compare(g, IR_GE, z, y), l, ir_const_f(g, TPU_F32, 0, DIMS(2, 2)));
   val flat = ir_reshape(g, kept, DIMS(4));

@@ -4,7 +4,8 @@
 #include "ir/node.h"
 #include "t.h"
 
-static const tpu_dtype small[] = {TPU_F16, TPU_BF16, TPU_F8E5M2, TPU_F8E4M3FN, TPU_F8E5M2FNUZ, TPU_F8E4M3FNUZ, TPU_F8E8M0FNU};
+static const tpu_dtype small[] = {TPU_F16,        TPU_BF16,       TPU_F8E5M2,   TPU_F8E4M3FN,
+                                  TPU_F8E5M2FNUZ, TPU_F8E4M3FNUZ, TPU_F8E8M0FNU};
 
 TEST(every_small_value_survives) {
   for (size_t k = 0; k < sizeof small / sizeof *small; k++) {
@@ -49,7 +50,8 @@ TEST(half_and_single_agree_with_the_compiler) {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
     double v;
     uint64_t bits = seed;
-    if (i & 1) bits = (bits & ~((uint64_t)0x7ff << 52)) | (uint64_t)(1023 - 30 + (int)(seed >> 40) % 60) << 52; /* near halves */
+    if (i & 1)
+      bits = (bits & ~((uint64_t)0x7ff << 52)) | (uint64_t)(1023 - 30 + (int)(seed >> 40) % 60) << 52; /* near halves */
     memcpy(&v, &bits, sizeof v);
     if (isnan(v)) continue;
     _Float16 h = (_Float16)v;
@@ -72,8 +74,8 @@ TEST(ends_of_the_ranges) {
   CHECK_INT(bits_of_double(TPU_F32, 1e-46), 0);
   CHECK_INT(bits_of_double(TPU_F32, -1e-46), 0x80000000);
   CHECK_INT(bits_of_double(TPU_F32, 5e-324), 0);
-  CHECK_INT(bits_of_double(TPU_F8E4M3FN, 464), 0x7e);      /* a tie: stays */
-  CHECK_INT(bits_of_double(TPU_F8E4M3FN, 464.1), 0x7f);    /* no infinity: NaN */
+  CHECK_INT(bits_of_double(TPU_F8E4M3FN, 464), 0x7e);   /* a tie: stays */
+  CHECK_INT(bits_of_double(TPU_F8E4M3FN, 464.1), 0x7f); /* no infinity: NaN */
   CHECK_INT(bits_of_double(TPU_F8E4M3FN, -INFINITY), 0xff);
   CHECK_INT(bits_of_double(TPU_F8E4M3FNUZ, 1e9), 0x80);
   CHECK_INT(bits_of_double(TPU_F8E4M3FNUZ, -0.0), 0);

@@ -22,21 +22,21 @@ static ir_graph *fresh(void) {
 }
 
 /* Runs `code` on a fresh graph g: it must record an error that holds `part`. */
-#define REFUSES(part, ...)                          \
-  do {                                              \
-    ir_graph *g = fresh();                          \
-    __VA_ARGS__;                                    \
+#define REFUSES(part, ...)                              \
+  do {                                                  \
+    ir_graph *g = fresh();                              \
+    __VA_ARGS__;                                        \
     CHECK_ERR(ir_take_error(g), TPU_ERR_RUNTIME, part); \
-    CHECK(ir_failed(g));                            \
-    ir_free(g);                                     \
+    CHECK(ir_failed(g));                                \
+    ir_free(g);                                         \
   } while (0)
 
-#define ACCEPTS(...)                \
-  do {                              \
-    ir_graph *g = fresh();          \
-    __VA_ARGS__;                    \
-    CHECK_OK(ir_take_error(g));     \
-    ir_free(g);                     \
+#define ACCEPTS(...)            \
+  do {                          \
+    ir_graph *g = fresh();      \
+    __VA_ARGS__;                \
+    CHECK_OK(ir_take_error(g)); \
+    ir_free(g);                 \
   } while (0)
 
 TEST(parameters_and_outputs) {
@@ -51,9 +51,12 @@ TEST(parameters_and_outputs) {
   REFUSES("already reused by result 0", ir_output(g, f23, 0); ir_output(g, f23, 0));
   REFUSES("operand 0 is NULL", ir_output(g, NULL, -1));
   ACCEPTS(int64_t d[64]; for (int i = 0; i < 64; i++) d[i] = 1; val v = ir_param(g, TPU_F32, 64, d);
-          CHECK_INT(ir_transpose(g, v, (int[64]){63, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20,
-                    21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46,
-                    47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 0})->ndim, 64));
+          CHECK_INT(ir_transpose(g, v, (int[64]){63, 1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                                 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                                 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                                 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 0})
+                        ->ndim,
+                    64));
 }
 
 TEST(elementwise) {
@@ -89,7 +92,8 @@ TEST(constants) {
 }
 
 TEST(shapes) {
-  REFUSES("stablehlo.reshape (C2): expected the number of elements of float32[2, 3], got shape [4]", ir_reshape(g, f23, DIMS(4)));
+  REFUSES("stablehlo.reshape (C2): expected the number of elements of float32[2, 3], got shape [4]",
+          ir_reshape(g, f23, DIMS(4)));
   REFUSES("stablehlo.reshape: expected sizes >= 0, got [-2, -3]", ir_reshape(g, f23, DIMS(-2, -3)));
   REFUSES("(C5): expected dim 0 of float32[3] to be 1 or 2", ir_broadcast(g, f3, DIMS(2), INTS(0)));
   REFUSES("(C3)", ir_broadcast(g, f3, DIMS(3), INTS(1)));
@@ -129,7 +133,8 @@ TEST(reductions) {
   REFUSES("at least one input, got 0", val a[1]; ir_reduce_begin(g, NULL, NULL, 0, 0, NULL, a));
   REFUSES("inputs of one shape", val a[4]; ir_reduce_begin(g, (val[]){f23, f3}, (val[]){s, s}, 2, 1, INTS(0), a));
   REFUSES("expected body result 0 to be a scalar of dtype float32, got bool[]", val a[2]; val r;
-          ir_reduce_begin(g, &f3, &s, 1, 1, INTS(0), a); r = ir_compare(g, IR_LT, a[0], a[1]); ir_reduce_end(g, &r, &r));
+          ir_reduce_begin(g, &f3, &s, 1, 1, INTS(0), a); r = ir_compare(g, IR_LT, a[0], a[1]);
+          ir_reduce_end(g, &r, &r));
   REFUSES("expected reduce to be open, got nothing", val r; ir_reduce_end(g, &s, &r));
   REFUSES("window size, stride and dilations > 0 in dim 0, got 0",
           ir_reduce_window(g, IR_ADD, f3, s, &(ir_window){.size = I64(0)}));
@@ -143,7 +148,8 @@ TEST(reductions) {
 
 TEST(products) {
   REFUSES("operands of one dtype", ir_dot(g, f3, i2, 0, NULL, NULL, 0, NULL, NULL, TPU_F32, 0));
-  REFUSES("a product of float32 cannot have dtype int32", ir_dot(g, f3, f3, 0, NULL, NULL, 1, INTS(0), INTS(0), TPU_I32, 0));
+  REFUSES("a product of float32 cannot have dtype int32",
+          ir_dot(g, f3, f3, 0, NULL, NULL, 1, INTS(0), INTS(0), TPU_I32, 0));
   REFUSES("(C10): contracting dims 0 of float32[2, 3] and 0 of float32[3] differ",
           ir_dot(g, f23, f3, 0, NULL, NULL, 1, INTS(0), INTS(0), TPU_F32, 0));
   REFUSES("(C9): batching dims", ir_dot(g, f23, f3, 1, INTS(0), INTS(0), 0, NULL, NULL, TPU_F32, 0));
@@ -152,7 +158,8 @@ TEST(products) {
 #define X4 ir_param(g, TPU_F32, DIMS(1, 2, 3, 3))
 #define CONV(x, w, d, stride, fg, bg) ir_conv(g, x, w, d, stride, NULL, NULL, NULL, NULL, NULL, fg, bg, TPU_F32, 0)
   REFUSES("1 groups of 1 features", CONV(X4, ir_param(g, TPU_F32, DIMS(2, 1, 1, 1)), &nchw, NULL, 1, 1));
-  REFUSES("groups > 0, one of them 1, got 2 and 2", CONV(X4, ir_param(g, TPU_F32, DIMS(2, 1, 1, 1)), &nchw, NULL, 2, 2));
+  REFUSES("groups > 0, one of them 1, got 2 and 2",
+          CONV(X4, ir_param(g, TPU_F32, DIMS(2, 1, 1, 1)), &nchw, NULL, 2, 2));
   REFUSES("do not divide", CONV(X4, ir_param(g, TPU_F32, DIMS(3, 1, 1, 1)), &nchw, NULL, 2, 1));
   REFUSES("stride and dilations > 0 in spatial dim 1",
           CONV(X4, ir_param(g, TPU_F32, DIMS(2, 2, 1, 1)), &nchw, I64(1, 0), 1, 1));
@@ -162,8 +169,13 @@ TEST(products) {
 }
 
 TEST(indexing) {
-  const ir_gather_dims row = {.noffset = 1, .offset_dims = INTS(1), .ncollapsed = 1, .collapsed_dims = INTS(0), .nstart = 1,
-                              .start_index_map = INTS(0), .index_vector_dim = 1};
+  const ir_gather_dims row = {.noffset = 1,
+                              .offset_dims = INTS(1),
+                              .ncollapsed = 1,
+                              .collapsed_dims = INTS(0),
+                              .nstart = 1,
+                              .start_index_map = INTS(0),
+                              .index_vector_dim = 1};
   ir_gather_dims d = row;
   ACCEPTS(val r = ir_gather(g, f23, i2, &row, I64(1, 3), false); CHECK_INT(r->dims[0], 2); CHECK_INT(r->dims[1], 3));
   REFUSES("integer indices, got float32[3]", ir_gather(g, f23, f3, &row, I64(1, 3), false));
@@ -183,7 +195,10 @@ TEST(indexing) {
   REFUSES("batching dims 1 of float32[2, 3] and 0 of indices int32[2] do not fit",
           ir_gather(g, f23, i2, &d, I64(1, 1), false));
 
-  const ir_scatter_dims put = {.ninserted = 1, .inserted_window_dims = INTS(0), .nscatter = 1, .scatter_dims_to_operand = INTS(0),
+  const ir_scatter_dims put = {.ninserted = 1,
+                               .inserted_window_dims = INTS(0),
+                               .nscatter = 1,
+                               .scatter_dims_to_operand = INTS(0),
                                .index_vector_dim = 1};
   REFUSES("updates of rank 1", ir_scatter(g, f3, i2, f23, &put, -1, false, false));
   REFUSES("does not fit indices", ir_scatter(g, f3, i2, f3, &put, -1, false, false));
@@ -196,8 +211,8 @@ TEST(indexing) {
 
 TEST(control_flow) {
   REFUSES("condition to be a bool scalar", val a[1]; ir_while_begin(g, &s, 1, a); ir_while_body(g, a[0], a));
-  REFUSES("expected body result 0 to be float32[], got int32[]", val a[1]; ir_while_begin(g, &s, 1, a); ir_while_body(g, b0, a);
-          ir_while_end(g, &i0, a));
+  REFUSES("expected body result 0 to be float32[], got int32[]", val a[1]; ir_while_begin(g, &s, 1, a);
+          ir_while_body(g, b0, a); ir_while_end(g, &i0, a));
   REFUSES("expected while to be open, got nothing", val a[1]; ir_while_body(g, b0, a));
   REFUSES("expected if to be open, got while", val a[1]; ir_while_begin(g, &s, 1, a); ir_if_else(g, a, 1));
   REFUSES("expected a bool scalar, got bool[2]", ir_if_begin(g, b2));
@@ -206,10 +221,10 @@ TEST(control_flow) {
   REFUSES("result 0 is float32[] in the true branch, int32[] in the false branch", val r[1]; ir_if_begin(g, b0);
           ir_if_else(g, &s, 1); ir_if_end(g, &i0, 1, r));
   /* A value made inside of a branch does not exist outside, nor in the other branch. */
-  REFUSES("belongs to a region that is closed", ir_if_begin(g, b0); val x = ir_unary(g, IR_NEG, s); ir_if_else(g, &x, 1);
-          ir_if_end(g, &x, 1, &x));
-  REFUSES("belongs to a region that is closed", val a[1]; ir_while_begin(g, &s, 1, a); val old = a[0]; ir_while_body(g, b0, a);
-          ir_unary(g, IR_NEG, old));
+  REFUSES("belongs to a region that is closed", ir_if_begin(g, b0); val x = ir_unary(g, IR_NEG, s);
+          ir_if_else(g, &x, 1); ir_if_end(g, &x, 1, &x));
+  REFUSES("belongs to a region that is closed", val a[1]; ir_while_begin(g, &s, 1, a); val old = a[0];
+          ir_while_body(g, b0, a); ir_unary(g, IR_NEG, old));
   REFUSES("no open region, but if is being built", ir_if_begin(g, b0); ir_output(g, s, -1));
   REFUSES("nested more than 64 deep", for (int i = 0; i < 65; i++) ir_if_begin(g, b0));
   ir_graph *g = fresh();
@@ -255,6 +270,42 @@ TEST(errors_stick) {
   CHECK_ERR(ir_take_error(g), TPU_ERR_INDEX, "index 7");
   ir_free(g);
   CHECK_INT(mem_live(), live);
+}
+
+/* After an error each begin and end fills what it promises. */
+TEST(regions_after_an_error) {
+  for (int when = 0; when < 3; when++) {
+    ir_graph *g = fresh();
+    val xs[3] = {f3, f3, f3}, inits[3] = {s, s, s}, a[6] = {NULL}, r[3] = {NULL}, poison = NULL;
+    if (when == 0) poison = ir_fail(g, TPU_ERR_RUNTIME, "before");
+    ir_reduce_begin(g, xs, inits, 3, 1, INTS(0), a);
+    if (when == 1) poison = ir_fail(g, TPU_ERR_RUNTIME, "inside");
+    val c[2] = {NULL}, w[2] = {NULL}, so[2] = {NULL}, f[1] = {NULL}, p[4] = {NULL};
+    ir_while_begin(g, (val[]){a[0], a[1]}, 2, c);
+    if (when == 2) poison = ir_fail(g, TPU_ERR_RUNTIME, "deep inside");
+    CHECK(c[0] && c[1]);
+    memset(c, 0, sizeof c);
+    ir_while_body(g, b0, c);
+    CHECK(c[0] == poison && c[1] == poison);
+    ir_sort_begin(g, xs, 2, 0, true, p);
+    CHECK(p[0] == poison && p[3] == poison);
+    ir_sort_end(g, p[0], so);
+    CHECK(so[0] == poison && so[1] == poison);
+    ir_if_begin(g, b0);
+    ir_if_else(g, c, 1);
+    ir_if_end(g, c, 1, f);
+    CHECK(f[0] == poison);
+    ir_while_end(g, c, w);
+    CHECK(w[0] == poison && w[1] == poison);
+    ir_reduce_end(g, a, r);
+    CHECK(r[0] == poison && r[2] == poison);
+    memset(p, 0, sizeof p);
+    ir_reduce_window_begin(g, xs, inits, 2, &(ir_window){.size = I64(1)}, p);
+    ir_reduce_window_end(g, p, w);
+    CHECK(p[3] == poison && w[1] == poison);
+    tpu_err_free(ir_take_error(g));
+    ir_free(g);
+  }
 }
 
 /* A value of one graph is not one of another. */

@@ -92,7 +92,11 @@ TEST(other_graphs_have_other_text) {
     ir_graph *g = ir_new();
     val x = ir_param(g, TPU_F32, DIMS(4)), y = ir_param(g, TPU_F32, DIMS(4));
     val z = ir_binary(g, IR_SUB, i == 1 ? y : x, i == 1 ? x : y);
-    ir_output(g, i == 2 ? ir_binary(g, IR_ADD, z, ir_const_f(g, TPU_F32, -0.0, DIMS(4))) : i == 3 ? z : z, i == 3 ? 0 : -1);
+    ir_output(g,
+              i == 2   ? ir_binary(g, IR_ADD, z, ir_const_f(g, TPU_F32, -0.0, DIMS(4)))
+              : i == 3 ? z
+                       : z,
+              i == 3 ? 0 : -1);
     texts[i] = text_of(g);
     for (int k = 0; k < i; k++) CHECK(strcmp(texts[k], texts[i]) != 0);
     ir_free(g);

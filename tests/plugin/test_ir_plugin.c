@@ -8,9 +8,10 @@ enum { MAX_NUMBERS = 64, MAX_OUTPUTS = 128 };
 
 static pjrt_client *the_client;
 
-/* CompileOptionsProto: ours (see src/pjrt/program.c), and env_option_overrides (7) that switches off XLA's "fast" max and
- * min on a CPU, which lose a NaN in the second operand. */
-static const char options[] = "\x1a\x04\x20\x01\x28\x01\x20\x01\x3a\x21\x0a\x1bxla_cpu_enable_fast_min_max\x12\x02\x10\x00";
+/* CompileOptionsProto: ours (see src/pjrt/program.c), and env_option_overrides (7) that switches off XLA's "fast" max
+ * and min on a CPU, which lose a NaN in the second operand. */
+static const char options[] =
+    "\x1a\x04\x20\x01\x28\x01\x20\x01\x3a\x21\x0a\x1bxla_cpu_enable_fast_min_max\x12\x02\x10\x00";
 
 static pjrt_client *client(void) {
   pjrt_api *api;
@@ -22,7 +23,8 @@ static pjrt_client *client(void) {
 
 static int pjrt_type(tpu_dtype d) {
   switch ((int)d) {
-#define X(num, name, torch, mlir, bytes, pjrt, cls) case num: return pjrt;
+#define X(num, name, torch, mlir, bytes, pjrt, cls) \
+  case num: return pjrt;
     TPU_DTYPES(X)
 #undef X
     default: return 0;
@@ -31,13 +33,16 @@ static int pjrt_type(tpu_dtype d) {
 
 /* ---- numbers to element bytes and back, by the compiler's own types -------------------------------------------- */
 
-#define EACH_PLAIN(X)                                                                                                \
-  X(TPU_BOOL, uint8_t) X(TPU_U8, uint8_t) X(TPU_I8, int8_t) X(TPU_U16, uint16_t) X(TPU_I16, int16_t) X(TPU_U32, uint32_t) \
-  X(TPU_I32, int32_t) X(TPU_U64, uint64_t) X(TPU_I64, int64_t) X(TPU_F32, float) X(TPU_F64, double) X(TPU_F16, _Float16)
+#define EACH_PLAIN(X)                                                                                   \
+  X(TPU_BOOL, uint8_t)                                                                                  \
+  X(TPU_U8, uint8_t) X(TPU_I8, int8_t) X(TPU_U16, uint16_t) X(TPU_I16, int16_t) X(TPU_U32, uint32_t)    \
+      X(TPU_I32, int32_t) X(TPU_U64, uint64_t) X(TPU_I64, int64_t) X(TPU_F32, float) X(TPU_F64, double) \
+          X(TPU_F16, _Float16)
 
 static void to_bytes(tpu_dtype d, const double *v, int64_t n, void *bytes) {
   for (int64_t i = 0; i < n; i++) switch ((int)d) {
-#define X(id, type) case id: ((type *)bytes)[i] = (type)v[i]; break;
+#define X(id, type) \
+  case id: ((type *)bytes)[i] = (type)v[i]; break;
       EACH_PLAIN(X)
 #undef X
       case TPU_BF16: {
@@ -54,7 +59,8 @@ static void to_bytes(tpu_dtype d, const double *v, int64_t n, void *bytes) {
 static int from_bytes(tpu_dtype d, const void *bytes, int64_t n, double *v) {
   int k = 0;
   for (int64_t i = 0; i < n; i++) switch ((int)d) {
-#define X(id, type) case id: v[k++] = (double)((const type *)bytes)[i]; break;
+#define X(id, type) \
+  case id: v[k++] = (double)((const type *)bytes)[i]; break;
       EACH_PLAIN(X)
 #undef X
       case TPU_BF16: {
@@ -138,8 +144,8 @@ static const struct {
 #undef X
 };
 
-static const tpu_dtype dtypes[] = {TPU_F32, TPU_F64, TPU_F16, TPU_BF16, TPU_C64, TPU_C128, TPU_BOOL, TPU_U8, TPU_I8, TPU_I16,
-                                   TPU_U16, TPU_I32, TPU_U32, TPU_I64, TPU_U64};
+static const tpu_dtype dtypes[] = {TPU_F32, TPU_F64, TPU_F16, TPU_BF16, TPU_C64, TPU_C128, TPU_BOOL, TPU_U8,
+                                   TPU_I8,  TPU_I16, TPU_U16, TPU_I32,  TPU_U32, TPU_I64,  TPU_U64};
 
 static bool compiles(int op, tpu_dtype d, bool *taken) {
   ir_graph *g = ir_new();
@@ -235,16 +241,39 @@ static const struct {
   ir_opcode op;
   double (*fn)(double), lo, hi, tolerance32, tolerance64; /* 0: 4e-7 and 1e-15 */
 } functions[] = {
-    {IR_ABS, fabs, -9, 9, 0, 0}, {IR_CBRT, cbrt, -9, 9, 0, 0}, {IR_CEIL, ceil, -3, 3, 0, 0}, {IR_COS, cos, -9, 9, 0, 0},
-    {IR_EXP, exp, -9, 3, 0, 0}, {IR_EXPM1, expm1, -3, 3, 0, 0}, {IR_FLOOR, floor, -3, 3, 0, 0}, {IR_LOG, log, 0.1, 9, 0, 0},
-    {IR_LOG1P, log1p, -0.9, 9, 0, 0}, {IR_LOGISTIC, logistic, -9, 9, 0, 0}, {IR_NEG, negate, -9, 9, 0, 0},
-    {IR_ROUND, round, -3.5, 3.5, 0, 0}, {IR_ROUND_EVEN, rint, -3.5, 3.5, 0, 0}, {IR_RSQRT, rsqrt, 0.1, 9, 0, 0},
-    {IR_SIGN, sign, -9, 9, 0, 0}, {IR_SIN, sin, -9, 9, 0, 0}, {IR_SQRT, sqrt, 0.1, 9, 0, 0}, {IR_TAN, tan, -1.5, 1.5, 0, 0},
-    {IR_TANH, tanh, -9, 9, 0, 0}, {IR_ACOS, acos, -1, 1, 0, 0}, {IR_ACOSH, acosh, 1, 9, 0, 0}, {IR_ASIN, asin, -1, 1, 0, 0},
-    {IR_ASINH, asinh, -9, 9, 0, 0}, {IR_ATAN, atan, -9, 9, 0, 0}, {IR_ATANH, atanh, -0.9, 0.9, 0, 3e-15},
-    {IR_COSH, cosh, -3, 3, 0, 0}, {IR_SINH, sinh, -3, 3, 0, 0}, {IR_DIGAMMA, digamma, 0.5, 9, 2e-6, 2e-14},
-    {IR_LGAMMA, lgamma, 0.5, 9, 3e-5, 5e-14}, {IR_ERF, erf, -3, 3, 0, 0}, {IR_ERFC, erfc, -3, 3, 0, 0},
-    {IR_ERFINV, erf_inv, -0.95, 0.95, 0, 1e-14}, {IR_BESSEL_I1E, bessel_i1e, 0, 9, 1e-6, 3e-15},
+    {IR_ABS, fabs, -9, 9, 0, 0},
+    {IR_CBRT, cbrt, -9, 9, 0, 0},
+    {IR_CEIL, ceil, -3, 3, 0, 0},
+    {IR_COS, cos, -9, 9, 0, 0},
+    {IR_EXP, exp, -9, 3, 0, 0},
+    {IR_EXPM1, expm1, -3, 3, 0, 0},
+    {IR_FLOOR, floor, -3, 3, 0, 0},
+    {IR_LOG, log, 0.1, 9, 0, 0},
+    {IR_LOG1P, log1p, -0.9, 9, 0, 0},
+    {IR_LOGISTIC, logistic, -9, 9, 0, 0},
+    {IR_NEG, negate, -9, 9, 0, 0},
+    {IR_ROUND, round, -3.5, 3.5, 0, 0},
+    {IR_ROUND_EVEN, rint, -3.5, 3.5, 0, 0},
+    {IR_RSQRT, rsqrt, 0.1, 9, 0, 0},
+    {IR_SIGN, sign, -9, 9, 0, 0},
+    {IR_SIN, sin, -9, 9, 0, 0},
+    {IR_SQRT, sqrt, 0.1, 9, 0, 0},
+    {IR_TAN, tan, -1.5, 1.5, 0, 0},
+    {IR_TANH, tanh, -9, 9, 0, 0},
+    {IR_ACOS, acos, -1, 1, 0, 0},
+    {IR_ACOSH, acosh, 1, 9, 0, 0},
+    {IR_ASIN, asin, -1, 1, 0, 0},
+    {IR_ASINH, asinh, -9, 9, 0, 0},
+    {IR_ATAN, atan, -9, 9, 0, 0},
+    {IR_ATANH, atanh, -0.9, 0.9, 0, 3e-15},
+    {IR_COSH, cosh, -3, 3, 0, 0},
+    {IR_SINH, sinh, -3, 3, 0, 0},
+    {IR_DIGAMMA, digamma, 0.5, 9, 2e-6, 2e-14},
+    {IR_LGAMMA, lgamma, 0.5, 9, 3e-5, 5e-14},
+    {IR_ERF, erf, -3, 3, 0, 0},
+    {IR_ERFC, erfc, -3, 3, 0, 0},
+    {IR_ERFINV, erf_inv, -0.95, 0.95, 0, 1e-14},
+    {IR_BESSEL_I1E, bessel_i1e, 0, 9, 1e-6, 3e-15},
 };
 
 enum { POINTS = 32 }; /* enough for vector code */

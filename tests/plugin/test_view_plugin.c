@@ -64,6 +64,13 @@ static bool same_bytes(const char *what, const void *have, const void *want, int
   return CHECK(!"the plugin's bytes are the plain copy's");
 }
 
+/* Bytes that make no NaN and no denormal number in any dtype: some plugins move bfloat16 through float32, which quiets
+ * NaNs (their payload changes; they stay NaN). */
+static void fill_tame(char *p, int64_t n, tpu_dtype d) {
+  fill(p, n, d);
+  for (int64_t i = 0; d != TPU_BOOL && i < n; i++) p[i] = (char)((p[i] & 0x3F) | 1);
+}
+
 static bool check_case(uint64_t seed) {
   shape base, v;
   seeded_case(seed, &base, &v);
@@ -77,8 +84,8 @@ static bool check_case(uint64_t seed) {
   char *storage = calloc((size_t)bytes + 1, 1), *value = calloc((size_t)n + 1, 1);
   char *want_read = calloc((size_t)n + 1, 1), *want_write = calloc((size_t)bytes + 1, 1);
   char *got_read = calloc((size_t)n + 1, 1), *got_write = calloc((size_t)bytes + 1, 1);
-  fill(storage, bytes, base.dtype);
-  fill(value, n, v.dtype);
+  fill_tame(storage, bytes, base.dtype);
+  fill_tame(value, n, v.dtype);
   memcpy(want_write, storage, (size_t)bytes);
   strided_copy(&v, storage, want_read, false, false);
   if (writes) strided_copy(&v, want_write, value, true, base.dtype == TPU_BOOL);

@@ -1,0 +1,180 @@
+/* Convolution of any spatial rank, and its gradients. Each of the three is one convolution:
+ *   forward      x [N, C, s], w [O, C/g, k]                   -> [N, O, s']
+ *   input        the same with x dilated by the stride and w flipped, features and outputs of w exchanged
+ *   weight       x as [C, N, s] with the output's gradient as kernel, stride and dilation exchanged
+ * A transposed convolution is the input gradient of a plain one, so its gradients are the other two. */
+#include "ops/along.h"
+
+enum { MAX_SPATIAL = 8 };
+
+typedef struct {
+  int n; /* spatial dims */
+  int64_t stride[MAX_SPATIAL], pad[MAX_SPATIAL], dilation[MAX_SPATIAL], out_pad[MAX_SPATIAL];
+  bool transposed;
+  int64_t groups;
+} geometry;
+
+static bool read_list(op_ctx *c, int arg, const char *what, int64_t *out, int want) {
+  int n;
+  const int64_t *v = op_ints(c, arg, &n);
+  if (n != 1 && n != want) {
+    op_fail(c, TPU_ERR_RUNTIME, "expected %s to be a single integer value or a list of %d values to match the convolution dimensions, but got %d",
+            what, want, n);
+    return false;
+  }
+  for (int i = 0; i < want; i++) out[i] = v[n == 1 ? 0 : i];
+  return true;
+}
+
+/* stride, padding, dilation, transposed, output_padding, groups from argument `at` on. */
+static bool read_geometry(op_ctx *c, val x, val w, int at, geometry *q) {
+  if (ir_failed(G)) return false;
+  q->n = w->ndim - 2;
+  if (q->n < 1 || q->n > MAX_SPATIAL || x->ndim != w->ndim) {
+    op_fail(c, TPU_ERR_RUNTIME, "Expected %dD input to a convolution with a weight of %d dimensions, but got %d dimensions", w->ndim,
+            w->ndim, x->ndim);
+    return false;
+  }
+  q->transposed = INT(at + 3);
+  q->groups = INT(at + 5);
+  if (!read_list(c, at, "stride", q->stride, q->n) || !read_list(c, at + 1, "padding", q->pad, q->n) ||
+      !read_list(c, at + 2, "dilation", q->dilation, q->n) || !read_list(c, at + 4, "output_padding", q->out_pad, q->n))
+    return false;
+  if (q->groups < 1) op_fail(c, TPU_ERR_RUNTIME, "non-positive groups is not supported");
+  for (int i = 0; i < q->n; i++) {
+    if (q->stride[i] < 1) op_fail(c, TPU_ERR_RUNTIME, "non-positive stride is not supported");
+    if (q->dilation[i] < 1) op_fail(c, TPU_ERR_RUNTIME, "dilation should be greater than zero");
+    if (q->pad[i] < 0) op_fail(c, TPU_ERR_RUNTIME, "negative padding is not supported");
+  }
+  int64_t want = q->transposed ? w->dims[0] : w->dims[1] * q->groups;
+  if (x->dims[1] != want)
+    op_fail(c, TPU_ERR_RUNTIME, "Given groups=%lld, expected the input to have %lld channels, but got %lld channels instead",
+            (long long)q->groups, (long long)want, (long long)x->dims[1]);
+  if (x->dtype != w->dtype)
+    op_fail(c, TPU_ERR_RUNTIME, "Input type (%s) and weight type (%s) should be the same", tpu_dtype_name(x->dtype), tpu_dtype_name(w->dtype));
+  return !ir_failed(G);
+}
+
+/* [N, C, s...] x [O, I, k...] with the places of features given by number; zero-size operands give zeros. */
+static val conv(op_ctx *c, val x, int batch, int feature, val w, int k_in, int k_out, int out_batch, int out_feature,
+                const int64_t *stride, const int64_t *low, const int64_t *high, const int64_t *x_dilation,
+                const int64_t *w_dilation, bool flip, int64_t fgroups, int64_t bgroups) {
+  int spatial[MAX_SPATIAL];
+  bool reversal[MAX_SPATIAL];
+  for (int i = 0; i < MAX_SPATIAL; i++) {
+    spatial[i] = i + 2;
+    reversal[i] = flip;
+  }
+  ir_conv_dims d = {batch, feature, spatial, k_in, k_out, spatial, out_batch, out_feature, spatial};
+  tpu_dtype t = (tpu_dtype)x->dtype;
+  return ir_conv(G, x, w, &d, stride, low, high, x_dilation, w_dilation, reversal, fgroups, bgroups, t_opmath(t),
+                 op_precision(c, t));
+}
+
+static val forward(op_ctx *c, const geometry *q, val x, val w, const int64_t *out) {
+  int64_t high[MAX_SPATIAL];
+  for (int i = 0; i < q->n; i++) /* what the windows reach, no more: the gradient's x may be larger */
+    high[i] = (out[i] - 1) * q->stride[i] + q->dilation[i] * (w->dims[i + 2] - 1) + 1 - x->dims[i + 2] - q->pad[i];
+  return conv(c, x, 0, 1, w, 1, 0, 0, 1, q->stride, q->pad, high, NULL, q->dilation, false, q->groups, 1);
+}
+
+/* Weights [O, C/g, k] as [O/g, C, k]. */
+static val exchange_groups(op_ctx *c, val w, int64_t g) {
+  if (g == 1) return w;
+  int64_t split[MAX_SPATIAL + 3], joined[MAX_SPATIAL + 2];
+  int perm[MAX_SPATIAL + 3];
+  for (int i = 0; i < w->ndim; i++) split[i + 1] = joined[i] = w->dims[i];
+  split[0] = g;
+  split[1] = joined[0] = w->dims[0] / g;
+  joined[1] = w->dims[1] * g;
+  for (int i = 0; i <= w->ndim; i++) perm[i] = i;
+  perm[0] = 1;
+  perm[1] = 0;
+  val s = t_reshape(c, w, w->ndim + 1, split);
+  return t_reshape(c, t_permute(c, s, perm), w->ndim, joined);
+}
+
+/* The gradient of a plain convolution with respect to its input of spatial sizes `in`. */
+static val input_gradient(op_ctx *c, const geometry *q, val gy, val w, const int64_t *in) {
+  int64_t low[MAX_SPATIAL], high[MAX_SPATIAL];
+  for (int i = 0; i < q->n; i++) {
+    int64_t reach = q->dilation[i] * (w->dims[i + 2] - 1), dilated = (gy->dims[i + 2] - 1) * q->stride[i] + 1;
+    low[i] = reach - q->pad[i];
+    high[i] = in[i] + reach - low[i] - dilated;
+  }
+  return conv(c, gy, 0, 1, exchange_groups(c, w, q->groups), 0, 1, 0, 1, NULL, low, high, q->stride, q->dilation, true, q->groups, 1);
+}
+
+/* The gradient of a plain convolution with respect to its weight of spatial sizes `k`: [O, C/g, k]. */
+static val weight_gradient(op_ctx *c, const geometry *q, val x, val gy, const int64_t *k) {
+  int64_t high[MAX_SPATIAL];
+  for (int i = 0; i < q->n; i++)
+    high[i] = (k[i] - 1) * q->dilation[i] + (gy->dims[i + 2] - 1) * q->stride[i] + 1 - x->dims[i + 2] - q->pad[i];
+  return conv(c, x, 1, 0, gy, 0, 1, 1, 0, q->dilation, q->pad, high, NULL, q->stride, false, 1, q->groups);
+}
+
+static bool empty(val x) { return ir_numel(x) == 0; }
+
+/* (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups) */
+static void convolution(op_ctx *c) {
+  val x = T(0), w = T(1);
+  geometry q;
+  if (!read_geometry(c, x, w, 3, &q)) return;
+  int64_t out[MAX_SPATIAL + 2];
+  out[0] = x->dims[0];
+  out[1] = q.transposed ? w->dims[1] * q.groups : w->dims[0];
+  for (int i = 0; i < q.n; i++) {
+    int64_t in = x->dims[i + 2], reach = q.dilation[i] * (w->dims[i + 2] - 1) + 1;
+    int64_t left = in + 2 * q.pad[i] - reach;
+    if (q.transposed) {
+      out[i + 2] = (in - 1) * q.stride[i] - 2 * q.pad[i] + reach + q.out_pad[i];
+    } else {
+      if (left < 0)
+        op_fail(c, TPU_ERR_RUNTIME, "Calculated padded input size per channel: (%lld). Kernel size: (%lld). Kernel size can't be greater than actual input size",
+                (long long)(in + 2 * q.pad[i]), (long long)w->dims[i + 2]);
+      out[i + 2] = left / q.stride[i] + 1;
+    }
+  }
+  if (ir_failed(G)) return;
+  tpu_dtype m = t_opmath((tpu_dtype)x->dtype);
+  val y;
+  if (empty(x) || empty(w)) y = t_zeros(c, m, q.n + 2, out);
+  else y = q.transposed ? input_gradient(c, &q, x, w, out + 2) : forward(c, &q, x, w, out + 2);
+  if (HAS(2)) {
+    int64_t dims[MAX_SPATIAL + 1] = {ir_numel(T(2))};
+    for (int i = 0; i < q.n; i++) dims[i + 1] = 1;
+    y = t_add(c, y, t_cast(c, t_reshape(c, T(2), q.n + 1, dims), m));
+  }
+  RET(y);
+}
+
+OP(convolution, "aten::convolution") { convolution(c); }
+OP(convolution_inner, "aten::_convolution") { convolution(c); }
+OP(convolution_overrideable, "aten::convolution_overrideable") { convolution(c); }
+
+/* (grad_output, input, weight, [bias_sizes,] stride, padding, dilation, transposed, output_padding, groups, output_mask) */
+static void convolution_backward(op_ctx *c, int at) {
+  val gy = T(0), x = T(1), w = T(2);
+  geometry q;
+  int nmask;
+  const int64_t *mask = op_ints(c, at + 6, &nmask);
+  if (!read_geometry(c, x, w, at, &q) || nmask != 3) return;
+  tpu_dtype m = t_opmath((tpu_dtype)x->dtype);
+  bool none = empty(gy) || empty(x) || empty(w);
+  if (mask[0]) {
+    if (none) RETN(0, t_zeros(c, m, x->ndim, x->dims));
+    else RETN(0, q.transposed ? forward(c, &q, gy, w, x->dims + 2) : input_gradient(c, &q, gy, w, x->dims + 2));
+  }
+  if (mask[1]) {
+    if (none) RETN(1, t_zeros(c, m, w->ndim, w->dims));
+    else RETN(1, q.transposed ? weight_gradient(c, &q, gy, x, w->dims + 2) : weight_gradient(c, &q, x, gy, w->dims + 2));
+  }
+  if (mask[2]) {
+    int dims[MAX_SPATIAL + 1] = {0};
+    for (int i = 0; i < q.n; i++) dims[i + 1] = i + 2;
+    RETN(2, t_sum(c, t_cast(c, gy, m), dims, q.n + 1, false));
+  }
+}
+
+OP(convolution_backward, "aten::convolution_backward") { convolution_backward(c, 4); }
+OP(convolution_backward_overrideable, "aten::convolution_backward_overrideable") { convolution_backward(c, 3); }

@@ -1,0 +1,667 @@
+"""Bad input. Each gives PyTorch's own kind of error with a useful sentence, and the process goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+from torch import nn
+from tpu_testing import DEVICE, KIND, agree, device_only, run_python, same
+
+F = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def goes_on():
+    """Whatever a test provokes, the next computation is right and nothing is left allocated."""
+    a = torch.tpu.memory_allocated() if KIND == "tpu" else 0
+    yield
+    same(torch.arange(4.0, device=DEVICE) * 2 + 1, torch.arange(4.0) * 2 + 1)
+    if KIND == "tpu":
+        import gc
+
+        gc.collect()
+        torch.tpu.synchronize()
+        assert torch.tpu.memory_allocated() <= a + 4096, "memory is still held"
+
+
+# ---- dtypes that are not supported ---------------------------------------------------------------------------------------
+
+
+@device_only
+@pytest.mark.parametrize("dtype", [torch.complex32, torch.quint8, torch.qint32, torch.bits8], ids=str)
+def test_unsupported_dtype(dtype):
+    with pytest.raises((TypeError, NotImplementedError, RuntimeError), match=r"(?i)dtype|support|complex|quint|qint|bits|not implemented"):
+        torch.empty(2, dtype=dtype, device=DEVICE)
+
+
+@device_only
+def test_tensors_of_other_layouts_are_refused():
+    sparse = torch.eye(3).to_sparse()
+    for f in (lambda: sparse.to(DEVICE), lambda: torch.eye(3, device=DEVICE) @ sparse):
+        with pytest.raises((RuntimeError, NotImplementedError), match=r"(?i)sparse|layout|device"):
+            f()
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8).to(DEVICE)
+
+
+# ---- shapes, indices, arguments: as on CPU -------------------------------------------------------------------------------
+
+X = torch.arange(12.0).view(3, 4)
+CALLS = {
+    "add": lambda x: x + torch.ones(3, device=x.device),
+    "mul_": lambda x: x.mul_(torch.ones(5, 4, device=x.device)),
+    "mm": lambda x: x @ x,
+    "mm of vectors": lambda x: torch.mm(x[0], x),
+    "bmm": lambda x: torch.bmm(x[None], x[None]),
+    "linear": lambda x: F.linear(x, torch.ones(2, 5, device=x.device)),
+    "conv": lambda x: F.conv2d(x[None, None], torch.ones(1, 2, 2, 2, device=x.device)),
+    "conv too small": lambda x: F.conv2d(x[None, None], torch.ones(1, 1, 9, 9, device=x.device)),
+    "cat": lambda x: torch.cat([x, x.t()]),
+    "stack": lambda x: torch.stack([x, x.t()]),
+    "cat of nothing": lambda x: torch.cat([]),
+    "view": lambda x: x.view(5),
+    "reshape": lambda x: x.reshape(7, -1),
+    "expand": lambda x: x.expand(2, 4),
+    "permute": lambda x: x.permute(0, 0),
+    "dim of sum": lambda x: x.sum(5),
+    "dim of softmax": lambda x: x.softmax(-4),
+    "dim twice": lambda x: x.sum((0, 0)),
+    "index": lambda x: x[7],
+    "negative index": lambda x: x[-4],
+    "too many indices": lambda x: x[0, 0, 0],
+    "select": lambda x: x.select(1, 4),
+    "narrow": lambda x: x.narrow(0, 2, 3),
+    "unfold": lambda x: x.unfold(0, 4, 1),
+    "diagonal": lambda x: x.diagonal(0, 1, 1),
+    "split": lambda x: x.split([1, 1]),
+    "as_strided": lambda x: torch.as_strided(x, (2, 2), (1,)),
+    "mask shape": lambda x: x[torch.ones(2, dtype=torch.bool, device=x.device)],
+    "index dtype": lambda x: x[torch.ones(2, device=x.device)],
+    "index_select dtype": lambda x: x.index_select(0, torch.ones(1, device=x.device)),
+    "gather dims": lambda x: x.gather(0, torch.zeros(1, dtype=torch.int64, device=x.device)),
+    "gather shape": lambda x: x.gather(0, torch.zeros(1, 9, dtype=torch.int64, device=x.device)),
+    "scatter dtype": lambda x: x.scatter(0, torch.zeros(1, 1, dtype=torch.int64, device=x.device), torch.ones(1, 1, dtype=torch.int64, device=x.device)),
+    "index_put values": lambda x: x.index_put_((torch.tensor([0, 1], device=x.device),), torch.ones(3, 4, device=x.device)),
+    "topk": lambda x: x.topk(9),
+    "kthvalue": lambda x: x.kthvalue(0),
+    "max of nothing": lambda x: x[:0].max(),
+    "argmax of nothing": lambda x: x[:0].argmax(0),
+    "bitwise of floats": lambda x: x & x,
+    "shift of floats": lambda x: torch.bitwise_left_shift(x, x),
+    "not of floats": lambda x: ~x,
+    "minus of bools": lambda x: (x > 1) - (x > 2),
+    "neg of bools": lambda x: -(x > 1),
+    "mean of ints": lambda x: x.long().mean(),
+    "negative power of ints": lambda x: x.long() ** -1,
+    "complex compare": lambda x: x.to(torch.complex64) > 1,
+    "complex max": lambda x: x.to(torch.complex64).max(),
+    "complex clamp": lambda x: x.to(torch.complex64).clamp(0, 1),
+    "nothing to clamp": lambda x: x.clamp(),
+    "loss shapes": lambda x: F.nll_loss(x, torch.zeros(2, dtype=torch.int64, device=x.device)),
+    "loss dtype": lambda x: F.cross_entropy(x, torch.zeros(3, dtype=torch.int32, device=x.device)),
+    "embedding dtype": lambda x: F.embedding(torch.ones(2, device=x.device), x),
+    "layer_norm": lambda x: F.layer_norm(x, (3,)),
+    "batch_norm of one": lambda x: F.batch_norm(x[:1], torch.zeros(4, device=x.device), torch.ones(4, device=x.device), training=True),
+    "group_norm": lambda x: F.group_norm(x, 3),
+    "dropout": lambda x: F.dropout(x, 1.5),
+    "pool": lambda x: F.max_pool2d(x[None, None], 2, padding=5),
+    "bernoulli": lambda x: torch.empty(3, device=x.device).bernoulli_(2.0),
+    "normal": lambda x: torch.empty(3, device=x.device).normal_(0, -1),
+    "uniform": lambda x: torch.empty(3, device=x.device).uniform_(2, 1),
+    "multinomial": lambda x: torch.multinomial(x[0] * 0 + 1, 9),
+    "arange": lambda x: torch.arange(0, 5, -1, device=x.device),
+    "negative size": lambda x: torch.zeros(-1, device=x.device),
+    "eye": lambda x: torch.eye(-1, device=x.device),
+    "triangular": lambda x: x[0].tril(),
+    "einsum": lambda x: torch.einsum("ij,jk->ik", x, x),
+    "item": lambda x: x.item(),
+    "view dtype": lambda x: x[:, :3].view(torch.float64),
+    "repeat": lambda x: x.repeat(2),
+    "where": lambda x: torch.where(x > 1, x, torch.ones(9, device=x.device)),
+    "where condition": lambda x: torch.where(x.long(), x, x),
+    "out dtype": lambda x: torch.add(x, x, out=torch.empty(3, 4, dtype=torch.int64, device=x.device)),
+    "requires_grad of ints": lambda x: x.long().requires_grad_(),
+    "grad of non-scalar": lambda x: (x.clone().requires_grad_() * 2).backward(),
+}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_same_kind_of_error_as_on_cpu(kind):
+    with pytest.raises(Exception) as want:  # noqa: PT011
+        CALLS[kind](X.clone())
+    with pytest.raises(Exception) as got:  # noqa: PT011
+        out = CALLS[kind](X.to(DEVICE, copy=True))
+        [t.cpu() for t in (out if isinstance(out, (tuple, list)) else [out]) if torch.is_tensor(t)]
+    assert issubclass(got.type, want.type) or issubclass(want.type, got.type), f"{got.type.__name__}: {got.value} instead of {want.type.__name__}: {want.value}"
+    assert len(str(got.value)) > 10
+
+
+def test_sentences_name_what_is_wrong():
+    x = X.to(DEVICE)
+    for f, words in (
+        (lambda: x + torch.ones(3, device=DEVICE), ("4", "3")),
+        (lambda: x @ x, ("3x4",)),
+        (lambda: x[9], ("9", "3")),
+        (lambda: x.view(5), ("5", "12")),
+        (lambda: torch.cat([x, x[0]]), ("dim",)),
+    ):
+        with pytest.raises((RuntimeError, IndexError)) as e:
+            f()
+        assert all(w in str(e.value) for w in words), str(e.value)
+
+
+@pytest.mark.parametrize("turn", range(2))
+def test_an_error_does_not_poison_the_same_call(turn):
+    x = X.to(DEVICE, copy=True)
+    y = torch.ones(3 + turn, device=DEVICE)
+    if turn == 0:
+        with pytest.raises(RuntimeError):
+            x.add_(y)
+    else:
+        x.add_(y)
+    same(x, X + turn)
+
+
+def test_a_failed_in_place_write_changes_nothing():
+    agree(lambda x: x.add_(torch.ones(3, device=x.device)), X.clone())
+    x = X.to(DEVICE, copy=True)
+    for f in (lambda: x.add_(torch.ones(3, device=DEVICE)), lambda: x.index_put_((torch.tensor([0, 1], device=DEVICE),), torch.ones(3, 4, device=DEVICE)), lambda: torch.mm(x, x, out=x)):
+        with pytest.raises((RuntimeError, IndexError)):
+            f()
+    same(x, X)
+
+
+# ---- indices in tensors --------------------------------------------------------------------------------------------------
+
+INDEXED = {
+    "index": lambda x, i: x[i],
+    "index_select": lambda x, i: x.index_select(0, i),
+    "gather": lambda x, i: x.gather(0, i[:, None]),
+    "embedding": lambda x, i: F.embedding(i, x),
+    "take": lambda x, i: x.take(i + 20),
+    "index_put": lambda x, i: x.clone().index_put_((i,), torch.zeros((), device=x.device)),
+    "index_add": lambda x, i: x.index_add(0, i, x[:2]),
+    "index_copy": lambda x, i: x.index_copy(0, i, x[:2]),
+    "index_fill": lambda x, i: x.index_fill(0, i, 1.0),
+    "scatter": lambda x, i: x.scatter(0, i[:, None], 1.0),
+    "scatter_add": lambda x, i: x.scatter_add(0, i[:, None], x[:2, :1]),
+    "nll_loss": lambda x, i: F.nll_loss(x[:2], i),
+    "cross_entropy": lambda x, i: F.cross_entropy(x[:2], i),
+}
+
+
+@pytest.mark.parametrize("kind", INDEXED)
+def test_an_index_out_of_range_survives(kind):
+    """In the asynchronous mode the value of such a call is open; an error or a value, never a crash."""
+    x, i = X.to(DEVICE), torch.tensor([0, 7], device=DEVICE)
+    if KIND == "cpu":
+        pytest.raises((IndexError, RuntimeError), lambda: INDEXED[kind](x, i))
+        return
+    try:
+        INDEXED[kind](x, i).cpu()
+    except (IndexError, RuntimeError) as e:
+        assert "7" in str(e) or "range" in str(e) or "bounds" in str(e)
+    same(x, X)
+
+
+@device_only
+@pytest.mark.parametrize("bad", [7, -9])
+@pytest.mark.parametrize("kind", INDEXED)
+def test_debug_mode_finds_an_index_out_of_range(kind, bad):
+    if kind == "take" and bad < 0:
+        bad = -90
+    x, i = X.to(DEVICE), torch.tensor([0, bad], device=DEVICE)
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEBUG):
+        with pytest.raises((IndexError, RuntimeError), match=r"(?i)range|bounds|index"):
+            INDEXED[kind](x, i)
+        if kind != "take":
+            INDEXED[kind](x, torch.tensor([0, 2], device=DEVICE))
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------------
+
+HUGE = {
+    "empty": lambda: torch.empty(1 << 38, device=DEVICE),
+    "1 TB": lambda: torch.empty(1 << 40, dtype=torch.uint8, device=DEVICE),
+    "zeros": lambda: torch.zeros(1 << 39, device=DEVICE),
+    "full": lambda: torch.full((1 << 20, 1 << 20), 1.0, device=DEVICE),
+    "rand": lambda: torch.rand(1 << 19, 1 << 20, device=DEVICE),
+    "result of an outer product": lambda: torch.ones(1 << 20, 1, device=DEVICE) * torch.ones(1 << 20, device=DEVICE),
+    "expanded clone": lambda: torch.ones(1, device=DEVICE).expand(1 << 40).clone(),
+    "resize_": lambda: torch.ones(1, device=DEVICE).resize_(1 << 40),
+    "storage": lambda: torch.ones(1, device=DEVICE).untyped_storage().resize_(1 << 41),
+    "repeat": lambda: torch.ones(1 << 10, device=DEVICE).repeat(1 << 30),
+    "arange": lambda: torch.arange(1 << 38, device=DEVICE),
+}
+
+
+@device_only
+@pytest.mark.parametrize("kind", HUGE)
+def test_out_of_memory(kind):
+    with pytest.raises(torch.OutOfMemoryError, match=r"(?i)memory"):
+        HUGE[kind]()
+    assert isinstance(torch.OutOfMemoryError("x"), RuntimeError)
+
+
+@device_only
+def test_sizes_that_no_machine_has():
+    for size in ((1 << 62,), (1 << 31, 1 << 31), (1 << 40, 1 << 40)):
+        with pytest.raises((RuntimeError, ValueError)):
+            torch.empty(size, device=DEVICE)
+
+
+# ---- the plugin ----------------------------------------------------------------------------------------------------------
+
+FIRST_USE = """
+import torch
+print(torch.ones(2).sum().item(), torch.tpu.is_available(), flush=True)
+for _ in range(2):  # the second time the same error
+    try: torch.ones(2, device="tpu")
+    except RuntimeError as e: print(type(e).__name__, e)
+    else: print("no error")
+print(torch.ones(2).mul(3).tolist(), isinstance(torch.tpu.plugin_info(), dict), torch.tpu.device_count() in (0, 1))
+"""
+
+
+def first_use(**env):
+    lines = run_python(FIRST_USE, **env).stdout.strip().splitlines()
+    assert lines[0].startswith("2.0 ") and lines[-1].startswith("[3.0, 3.0] True") and len(lines) == 4, lines
+    assert lines[1] == lines[2]
+    return lines[1], lines[0].split()[1]
+
+
+@pytest.fixture
+def broken_plugin(tmp_path):
+    def make(kind):
+        path = tmp_path / (kind.replace(" ", "_") + ".so")
+        if kind == "text file":
+            path.write_text("I am no library.\n" * 10)
+        elif kind == "empty file":
+            path.touch()
+        elif kind == "folder":
+            path.mkdir()
+        elif kind == "truncated library":
+            path.write_bytes(open(torch._C.__file__, "rb").read()[:200])
+        elif kind == "unreadable":
+            path.write_text("x")
+            path.chmod(0)
+        elif kind == "library without GetPjrtApi":
+            import ctypes.util
+
+            path = next(p for p in (m.split()[-1] for m in open("/proc/self/maps")) if "libm" in os.path.basename(p) and ".so" in p)
+        return str(path)
+
+    return make
+
+
+@device_only
+@pytest.mark.parametrize("kind", ["missing", "text file", "empty file", "folder", "truncated library", "library without GetPjrtApi"])
+@pytest.mark.parametrize("variable", ["TORCH_TPU_PJRT_PLUGIN", "TPU_LIBRARY_PATH"])
+def test_a_path_that_is_no_plugin(broken_plugin, kind, variable):
+    path = broken_plugin(kind)
+    text, available = first_use(**{"TORCH_TPU_PJRT_PLUGIN": None, variable: path})
+    assert text.startswith("RuntimeError") and path in text, text
+    if kind in ("missing", "folder"):
+        assert available == "False" and variable in text, text
+    if kind == "library without GetPjrtApi":
+        assert "GetPjrtApi" in text, text
+
+
+@device_only
+@pytest.mark.parametrize("table", ["null", "tiny", "short", "major", "missing:PJRT_Client_Compile", "missing:PJRT_Client_Create", "missing:PJRT_LoadedExecutable_Execute", "stub:PJRT_Client_Create"])
+def test_a_plugin_that_lacks_something(fake_plugin, table):
+    text, _ = first_use(TORCH_TPU_PJRT_PLUGIN=fake_plugin, FAKE_PJRT_TABLE=table)
+    assert text.startswith("RuntimeError") and len(text) > 40, text
+    if ":" in table:
+        assert table.split(":")[1] in text, text
+
+
+@device_only
+def test_no_plugin_at_all(tmp_path):
+    """The same packages without those that hold a plugin."""
+    import sysconfig
+
+    site = sysconfig.get_paths()["purelib"]
+    for entry in os.listdir(site):
+        if not entry.lower().startswith(("lammps_jax_pjrt", "fastatomstruct", "libtpu", "_virtualenv")) and not entry.endswith(".pth"):
+            os.symlink(os.path.join(site, entry), tmp_path / entry)
+    import torch_tpu
+
+    if not (tmp_path / "torch_tpu").exists():  # a development install lies elsewhere
+        os.symlink(os.path.dirname(torch_tpu.__file__), tmp_path / "torch_tpu")
+    code = "import sys; sys.path.insert(0, %r)\n%s" % (str(tmp_path), FIRST_USE)
+    env = {k: v for k, v in os.environ.items() if k not in ("TORCH_TPU_PJRT_PLUGIN", "TPU_LIBRARY_PATH", "PYTHONPATH")}
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=100, cwd="/")
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = done.stdout.strip().splitlines()
+    assert lines[0] == "2.0 False" and lines[-1] == "[3.0, 3.0] True True"
+    assert lines[1].startswith("RuntimeError") and "TORCH_TPU_PJRT_PLUGIN" in lines[1] and "install" in lines[1], lines[1]
+
+
+@device_only
+def test_an_explicit_plugin_is_used_and_named(fake_plugin):
+    code = "import torch; torch.zeros(1, device='tpu'); i = torch.tpu.plugin_info(); print(i['path']); print(i['platform']); print(i['why'])"
+    path, platform, why = run_python(code, TORCH_TPU_PJRT_PLUGIN=fake_plugin).stdout.strip().splitlines()
+    assert path == fake_plugin and platform == "fake" and "TORCH_TPU_PJRT_PLUGIN" in why
+
+
+# ---- the environment -----------------------------------------------------------------------------------------------------
+
+
+@device_only
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "TORCH_TPU_CPU_DEVICES=lots",
+        "TORCH_TPU_CPU_DEVICES=0",
+        "TORCH_TPU_CPU_DEVICES=-3",
+        "TORCH_TPU_CPU_DEVICES=100000",
+        "TORCH_TPU_CPU_DEVICES=2x",
+        "TORCH_TPU_CPU_DEVICES=99999999999999999999",
+        "TORCH_TPU_FALLBACK=perhaps",
+        "TORCH_TPU_LOG=loud",
+        "TORCH_TPU_LAUNCH_BLOCKING=maybe",
+        "TORCH_TPU_KEY_CACHE=\x01\x02",
+        "TORCH_TPU_NUMBER_CACHE=" + "9" * 5000,
+    ],
+)
+def test_a_corrupt_value(flag):
+    name, value = flag.split("=", 1)
+    code = """
+    import torch
+    print(torch.ones(2).sum().item(), torch.tpu.is_available() in (True, False))
+    try: torch.ones(2, device="tpu")
+    except ValueError as e: print(e)
+    print(torch.ones(2).mul(3).tolist())
+    """
+    first, error, last = run_python(code, **{name: value}).stdout.strip().splitlines()
+    assert first == "2.0 True" and last == "[3.0, 3.0]"
+    assert name in error and (value[:50] in error) and ("must be" in error or "longer" in error or "expected" in error), error
+
+
+@device_only
+def test_an_empty_value_is_the_default():
+    assert run_python("import torch; print(torch.tpu.device_count(), torch.ones(2, device='tpu').sum().item())", TORCH_TPU_CPU_DEVICES="", TORCH_TPU_FALLBACK="").stdout.strip() == "1 2.0"
+
+
+# ---- exceptions inside of backward ---------------------------------------------------------------------------------------
+
+
+class Mine(Exception):
+    pass
+
+
+def raise_mine(*_):
+    raise Mine("from a hook")
+
+
+def hook_on_tensor(x):
+    y = x * 2
+    y.register_hook(raise_mine)
+    return y.exp().sum()
+
+
+def hook_on_leaf(x):
+    x.register_post_accumulate_grad_hook(raise_mine)
+    return (x * 2).sum()
+
+
+def hook_on_module(x):
+    m = nn.Linear(3, 3, device=x.device)
+    m.register_full_backward_hook(raise_mine)
+    return m(x).sum()
+
+
+def custom_backward(x):
+    class Bad(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            (g * 3).sum().item()
+            raise Mine("from backward")
+
+    return Bad.apply(x).sum()
+
+
+@pytest.mark.parametrize("make", [hook_on_tensor, hook_on_leaf, hook_on_module, custom_backward])
+def test_an_exception_inside_backward(make):
+    for _ in range(3):
+        x = torch.ones(4, 3, device=DEVICE, requires_grad=True)
+        with pytest.raises(Mine):
+            make(x).backward()
+    y = torch.ones(4, 3, device=DEVICE, requires_grad=True)
+    (y * 2).sum().backward()
+    same(y.grad, torch.full((4, 3), 2.0))
+
+
+def test_an_exception_in_a_forward_hook():
+    m = nn.Linear(3, 3, device=DEVICE)
+    h = m.register_forward_hook(raise_mine)
+    with pytest.raises(Mine):
+        m(torch.ones(1, 3, device=DEVICE))
+    h.remove()
+    assert m(torch.ones(1, 3, device=DEVICE)).shape == (1, 3)
+
+
+def test_anomaly_mode_names_the_operator():
+    x = torch.tensor([0.0], device=DEVICE, requires_grad=True)
+    with torch.autograd.detect_anomaly(check_nan=True), pytest.raises(RuntimeError, match="nan"):
+        (x.sqrt() * 0).backward()
+
+
+# ---- Ctrl-C --------------------------------------------------------------------------------------------------------------
+
+INTERRUPTED = """
+import torch, sys
+x = torch.ones(3, device="tpu")
+print("go", flush=True)
+n = 0
+try:
+    while True:  # nearly all of the time is spent in compiling
+        n += 1
+        torch.ones(n, 2, device="tpu").cumsum(0).sin()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+for k in range(1, 6):
+    assert torch.equal(torch.ones(k, 2, device="tpu").cumsum(0).cpu(), torch.ones(k, 2).cumsum(0)), k
+x += 1
+print(x.tolist(), flush=True)
+"""
+
+
+@device_only
+def test_ctrl_c_during_a_compile():
+    for delay in (0.3, 0.47):
+        p = subprocess.Popen([sys.executable, "-c", textwrap.dedent(INTERRUPTED)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
+        try:
+            assert p.stdout.readline().strip() == "go"
+            time.sleep(delay)
+            p.send_signal(signal.SIGINT)
+            out, err = p.communicate(timeout=60)
+        finally:
+            p.kill()
+        assert p.returncode == 0 and out.split("\n")[:2] == ["interrupted", "[2.0, 2.0, 2.0]"], (out, err[-1000:])
+
+
+@device_only
+def test_ctrl_c_that_nobody_catches_ends_the_process():
+    p = subprocess.Popen([sys.executable, "-c", "import torch\nprint('go', flush=True)\nn = 0\nwhile True: n += 1; torch.ones(n, device='tpu').sin()"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
+    try:
+        assert p.stdout.readline().strip() == "go"
+        time.sleep(0.4)
+        p.send_signal(signal.SIGINT)
+        _, err = p.communicate(timeout=60)
+    finally:
+        p.kill()
+    assert p.returncode in (-signal.SIGINT, 130, 1) and "KeyboardInterrupt" in err and "terminate" not in err
+
+
+# ---- asynchronous errors, and a plugin that fails ------------------------------------------------------------------------
+
+CONTROL = """
+import ctypes, os, torch
+x = torch.ones(3, device="tpu")
+(x + 1).cpu()
+fake = ctypes.CDLL(os.environ["TORCH_TPU_PJRT_PLUGIN"])
+fake.fake_live.restype = fake.fake_fail_count.restype = fake.fake_count.restype = ctypes.c_int64
+fake.fake_fail_call.argtypes = [ctypes.c_int64]
+fake.fake_fail_execution.argtypes = [ctypes.c_int64, ctypes.c_int]
+"""
+
+
+def with_fake(fake_plugin, body, **env):
+    return run_python(CONTROL + textwrap.dedent(body), TORCH_TPU_PJRT_PLUGIN=fake_plugin, **env).stdout.strip().splitlines()
+
+
+READS = {
+    "cpu": "y.cpu()",
+    "item": "y[0].item()",
+    "tolist": "y.tolist()",
+    "print": "repr(y)",
+    "of a result": "(y * 2 + 1).cpu()",
+    "of a view": "y[1:].cpu()",
+    "of an in-place chain": "y.add_(1); y[0].mul_(2); y.cpu()",
+    "bool": "bool((y > 0).all())",
+    "synchronize": "torch.tpu.synchronize()",
+    "of an event": "e = torch.tpu.Event(); e.record(); e.synchronize(); torch.tpu.synchronize()",
+    "save": "import io; torch.save(y, io.BytesIO())",
+    "copy to a host tensor": "torch.empty(3).copy_(y)",
+}
+
+
+@device_only
+@pytest.mark.parametrize("read", READS)
+def test_a_failure_comes_at_the_next_read(fake_plugin, read):
+    out = with_fake(
+        fake_plugin,
+        f"""
+        x + 1
+        fake.fake_fail_execution(1, 13)
+        y = x + 1           # succeeds at once, fails later
+        fake.fake_fail_execution(0, 0)
+        z = x * 2           # no part of it
+        try: {read}
+        except RuntimeError as e: print("raised", "aten::add" in str(e))
+        else: print("nothing was raised")
+        print(z.cpu().shape[0], (x + 1).cpu().shape[0], torch.ones(2, device="tpu").cpu().numel())
+        torch.tpu.synchronize()  # said once
+        y = None
+        print("goes on")
+        """,
+    )
+    assert out == ["raised True", "3 3 2", "goes on"], out
+
+
+@device_only
+def test_a_failure_that_nobody_reads_is_no_crash(fake_plugin):
+    done = run_python(
+        CONTROL + "x + 1\nfake.fake_fail_execution(1, 13)\ny = x + 1\nprint('end', flush=True)", TORCH_TPU_PJRT_PLUGIN=fake_plugin
+    )
+    assert done.stdout.strip() == "end"
+
+
+@device_only
+def test_debug_mode_raises_at_the_call(fake_plugin):
+    out = with_fake(
+        fake_plugin,
+        """
+        with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEBUG):
+            x + 1
+            fake.fake_fail_execution(1, 13)
+            try: y = x + 1
+            except RuntimeError as e: print("raised", "aten::add" in str(e))
+            fake.fake_fail_execution(0, 0)
+            print((x + 1).cpu().shape[0])
+        """,
+    )
+    assert out == ["raised True", "3"], out
+
+
+@device_only
+def test_device_memory_runs_out_while_it_runs(fake_plugin):
+    out = with_fake(
+        fake_plugin,
+        """
+        x + 1
+        fake.fake_fail_execution(1, 8)  # RESOURCE_EXHAUSTED
+        y = x + 1
+        try: y.cpu()
+        except torch.OutOfMemoryError as e: print("out of memory", "aten::add" in str(e))
+        except RuntimeError as e: print("other", e)
+        print((x * 2).cpu().shape[0])
+        """,
+    )
+    assert out == ["out of memory True", "3"], out
+
+
+@device_only
+def test_every_plugin_call_may_fail_once(fake_plugin):
+    """Call number n fails, for each n: an exception or nothing, then the same work succeeds, and no buffer is lost."""
+    out = with_fake(
+        fake_plugin,
+        """
+        import gc
+        F = torch.nn.functional
+        def work(n):
+            a = torch.arange(6.).view(2, 3).to("tpu")
+            b = a.t()[1:] * (n + 0.5)
+            a[0].add_(b[0, 0])
+            c = torch.cat([a, a @ a.t() @ a]).sum(0)
+            w = a.clone().requires_grad_()
+            (w * c).exp().sum().backward()
+            F.dropout(a, 0.5)
+            e = torch.tpu.Event(); e.record(); e.synchronize()
+            torch.tpu.synchronize()
+            return c.cpu(), w.grad.cpu()
+        work(0)
+        def live():
+            gc.collect(); torch.tpu.empty_cache(); torch.tpu.synchronize()
+            return {k: fake.fake_live(k) for k in (b"buffer", b"event", b"error", b"executable")}
+        before, memory = live(), torch.tpu.memory_allocated()
+        raised = 0
+        for n in range(1, 400):
+            fake.fake_fail_call(n)
+            if n % 2: torch.tpu.empty_cache()
+            try: work(n % 3)
+            except RuntimeError as e:
+                raised += 1
+                assert len(str(e)) > 15
+                del e
+            hit = fake.fake_fail_count() >= n
+            fake.fake_fail_call(0)
+            try: torch.tpu.synchronize()
+            except RuntimeError: pass
+            work(0)
+            if not hit: break
+        else: raise AssertionError("work has no end")
+        print(raised > 20 and n > 30)
+        print(live() == before or (live(), before), torch.tpu.memory_allocated() == memory)
+        """,
+    )
+    assert out == ["True", "True True"], out
+
+
+@device_only
+def test_programs_that_do_not_compile(fake_plugin):
+    out = with_fake(
+        fake_plugin,
+        """
+        a = torch.arange(5.).to("tpu"); a.cpu()
+        for n in range(1, 12):
+            before = fake.fake_count(b"compile")
+            fake.fake_fail_call(n)
+            try: b = (a.sin() + n)[:3].cpu()
+            except RuntimeError as e: text = str(e)
+            fake.fake_fail_call(0)
+        print((a.sin() + 1).cpu().shape[0], len(text) > 15)
+        """,
+    )
+    assert out == ["5 True"], out

@@ -1,0 +1,309 @@
+"""Seam: writing. out=, in-place forms, overlap, aliasing, foreach, and what autograd says about it."""
+
+import warnings
+
+import pytest
+import torch
+from tpu_testing import DEVICE, KIND, agree, close, same, sample
+
+F = torch.nn.functional
+A, B = sample(torch.float32, 3, 4), sample(torch.float32, 3, 4, seed=1)
+
+OUT = {
+    "add": lambda out: torch.add(A.to(out.device), B.to(out.device), alpha=2, out=out),
+    "mul number": lambda out: torch.mul(A.to(out.device), 3.0, out=out),
+    "div": lambda out: torch.div(A.to(out.device), 4, out=out),
+    "neg": lambda out: torch.neg(A.to(out.device), out=out),
+    "abs": lambda out: torch.abs(A.to(out.device), out=out),
+    "clamp": lambda out: torch.clamp(A.to(out.device), -1, 2, out=out),
+    "where": lambda out: torch.where(A.to(out.device) > 0, A.to(out.device), B.to(out.device), out=out),
+    "addcmul": lambda out: torch.addcmul(A.to(out.device), B.to(out.device), B.to(out.device), value=0.5, out=out),
+    "cat": lambda out: torch.cat([A.to(out.device)[:1], B.to(out.device)[1:]], out=out),
+    "stack": lambda out: torch.stack([A.to(out.device)[0], B.to(out.device)[1], B.to(out.device)[2]], out=out),
+    "mm": lambda out: torch.mm(A.to(out.device), torch.eye(4, device=out.device), out=out),
+    "addmm": lambda out: torch.addmm(A.to(out.device), torch.eye(3, device=out.device), B.to(out.device), beta=2, out=out),
+    "cumsum": lambda out: torch.cumsum(A.to(out.device), 1, out=out),
+    "index_select": lambda out: torch.index_select(A.to(out.device), 0, torch.tensor([2, 0, 1], device=out.device), out=out),
+    "gather": lambda out: torch.gather(A.to(out.device), 1, torch.tensor([[3, 2, 1, 0]] * 3, device=out.device), out=out),
+    "tril": lambda out: torch.tril(A.to(out.device), out=out),
+    "triu": lambda out: torch.triu(A.to(out.device), 1, out=out),
+    "full": lambda out: torch.full((3, 4), 2.0, out=out),
+    "zeros": lambda out: torch.zeros(3, 4, out=out),
+    "ones": lambda out: torch.ones(3, 4, out=out),
+    "scatter": lambda out: torch.scatter(A.to(out.device), 1, torch.tensor([[0], [1], [2]], device=out.device), 9.0, out=out),
+    "maximum": lambda out: torch.maximum(A.to(out.device), B.to(out.device), out=out),
+    "pow": lambda out: torch.pow(A.to(out.device), 2, out=out),
+    "relu-like": lambda out: torch.clamp_min(A.to(out.device), 0, out=out),
+    "lerp": lambda out: torch.lerp(A.to(out.device), B.to(out.device), 0.5, out=out),
+}
+by_out = pytest.mark.parametrize("kind", OUT)
+
+
+@by_out
+def test_out(kind):
+    want = OUT[kind](torch.empty(3, 4))
+    out = torch.full((3, 4), 77.0, device=DEVICE)
+    address = out.data_ptr()
+    assert OUT[kind](out) is out and out.data_ptr() == address
+    same(out, want)
+    base = torch.full((6, 10), 77.0, device=DEVICE)  # a strided view: the base has the result, its gaps are untouched
+    expected = torch.full((6, 10), 77.0)
+    OUT[kind](base[::2, 1:9:2])
+    expected[::2, 1:9:2] = want
+    same(base, expected)
+    turned = torch.full((4, 3), 77.0, device=DEVICE)
+    OUT[kind](turned.t())
+    same(turned.t(), want)
+
+
+@pytest.mark.parametrize("kind", ["add", "mm", "cat", "cumsum", "index_select", "where"])
+def test_out_is_resized(kind):
+    want = OUT[kind](torch.empty(3, 4))
+    same(OUT[kind](torch.empty(0, device=DEVICE)), want)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        out = torch.zeros(5, device=DEVICE)
+        same(OUT[kind](out), want)
+        assert out.shape == (3, 4)
+    assert any("resized" in str(w.message) for w in seen)
+
+
+def test_out_with_several_results():
+    c = sample(torch.float32, 3, 5)
+    for f in (torch.max, torch.min, torch.sort, torch.kthvalue, torch.mode, torch.median, torch.topk, torch.cummax):
+        args = {torch.kthvalue: (2, 1), torch.topk: (2, 1)}.get(f, (1,))
+        want = f(c, *args)
+        v, i = torch.empty(0, device=DEVICE), torch.empty(0, dtype=torch.int64, device=DEVICE)
+        got = f(c.to(DEVICE), *args, out=(v, i))
+        assert got[0] is v and got[1] is i
+        same(v, want[0])
+        if f in (torch.sort, torch.topk, torch.mode, torch.median, torch.kthvalue):  # which of equal elements is open
+            same(c.to(DEVICE).gather(1, i if i.dim() == 2 else i[:, None]).reshape(v.shape), want[0])
+        else:
+            same(i, want[1])
+
+
+def test_out_of_another_dtype():
+    agree(lambda a, b, o: torch.add(a, b, out=o), A, B, torch.empty(3, 4, dtype=torch.float64))
+    agree(lambda a, b, o: torch.add(a, b, out=o), A.long(), B.long(), torch.empty(3, 4))
+    agree(lambda a, b, o: torch.add(a, b, out=o), A, B, torch.empty(3, 4, dtype=torch.int64))  # an error
+    agree(lambda a, b, o: torch.eq(a, b, out=o), A, B, torch.empty(3, 4))
+    agree(lambda a, o: torch.sum(a, 1, out=o), A, torch.empty(3, dtype=torch.float64))
+    agree(lambda a, o: torch.mm(a, a.t(), out=o), A, torch.empty(3, 3, dtype=torch.float64))  # an error
+    agree(lambda a, o: torch.argmax(a, 1, out=o), A, torch.empty(3))  # an error
+
+
+def test_out_may_be_an_input():
+    agree(lambda a, b: torch.add(a, b, out=a), A, B)
+    agree(lambda a, b: torch.sub(b, a, out=a), A, B)
+    agree(lambda a: torch.mul(a, a, out=a), A)
+    agree(lambda a: torch.mm(a, a, out=a), sample(torch.float32, 3, 3))
+    agree(lambda a: torch.cumsum(a, 0, out=a), A)
+
+
+# ---- in place ----------------------------------------------------------------------------------------------------------
+
+INPLACE = {
+    "add_": lambda x: x.add_(2),
+    "sub_": lambda x: x.sub_(x * 0.5),
+    "mul_": lambda x: x.mul_(x),
+    "div_": lambda x: x.div_(2),
+    "neg_": lambda x: x.neg_(),
+    "abs_": lambda x: x.abs_(),
+    "clamp_": lambda x: x.clamp_(-2, 2),
+    "relu_": lambda x: x.relu_(),
+    "fill_": lambda x: x.fill_(3),
+    "fill_ 0-d": lambda x: x.fill_(x.flatten()[0].clone()),
+    "zero_": lambda x: x.zero_(),
+    "copy_": lambda x: x.copy_(x + 1),
+    "lerp_": lambda x: x.lerp_(x * 2, 0.25),
+    "addcmul_": lambda x: x.addcmul_(x, x, value=0.5),
+    "addcdiv_": lambda x: x.addcdiv_(x, x * 0 + 4, value=2),
+    "masked_fill_": lambda x: x.masked_fill_(x > 1, -5),
+    "clamp_min_": lambda x: x.clamp_min_(0),
+    "floor_": lambda x: x.div_(2).floor_(),
+    "sign_": lambda x: x.sign_(),
+    "pow_": lambda x: x.pow_(2),
+    "square_": lambda x: x.square_(),
+    "ge_": lambda x: x.ge_(1),
+    "tril_": lambda x: x.tril_(),
+    "cumsum_": lambda x: x.cumsum_(0),
+    "index_fill_": lambda x: x.index_fill_(1, torch.tensor([2, 0], device=x.device), 8),
+    "index_add_": lambda x: x.index_add_(0, torch.tensor([1, 1], device=x.device), x[:2].clone(), alpha=2),
+    "index_copy_": lambda x: x.index_copy_(0, torch.tensor([2, 0], device=x.device), x[:2].clone()),
+    "index_put_": lambda x: x.index_put_((torch.tensor([0, 0], device=x.device), torch.tensor([1, 1], device=x.device)), x[0, :2].clone(), accumulate=True),
+    "scatter_": lambda x: x.scatter_(1, torch.tensor([[3, 0]], device=x.device), x[1:2, :2].clone()),
+    "scatter_ number": lambda x: x.scatter_(0, torch.tensor([[2, 1, 0, 0]], device=x.device), 6.0),
+    "scatter_add_": lambda x: x.scatter_add_(1, torch.tensor([[1, 1], [2, 2]], device=x.device), x[:2, :2].clone()),
+    "scatter_reduce_": lambda x: x.scatter_reduce_(0, torch.tensor([[1, 1, 0, 2]], device=x.device), x[:1].clone() + 3, "amax"),
+    "masked_scatter_": lambda x: x.masked_scatter_(x > 0, torch.arange(12.0, device=x.device) + 50),
+    "put_": lambda x: x.put_(torch.tensor([3, -1], device=x.device), x[0, :2].clone()),
+    "fill_diagonal_": lambda x: x.fill_diagonal_(4.0),
+    "addmm_": lambda x: x.addmm_(x[:, :3].clone(), x.clone(), beta=0.5, alpha=2),
+    "swapaxes": lambda x: x.t().add_(torch.arange(3.0, device=x.device)),
+    "F.relu inplace": lambda x: F.relu(x, inplace=True),
+    "F.hardtanh inplace": lambda x: F.hardtanh(x, inplace=True),
+    "copysign_": lambda x: x.copysign_(x * 0 - 1),
+    "nan_to_num_": lambda x: x.div_(x * 0).nan_to_num_(1.0, 2.0, 3.0),
+    "remainder_": lambda x: x.remainder_(3),
+    "renorm_": lambda x: x.renorm_(2, 0, 100.0),
+}
+
+
+@pytest.mark.parametrize("kind", INPLACE)
+def test_in_place(kind):
+    f = INPLACE[kind]
+
+    def whole(x):
+        assert f(x) is not None
+        return x
+
+    def through_view(base):
+        f(base[1:4, ::2])
+        return base
+
+    agree(whole, A, rtol=1e-6, atol=1e-6)
+    agree(through_view, sample(torch.float32, 5, 8, seed=2), rtol=1e-6, atol=1e-6)
+
+
+def test_in_place_returns_itself_and_keeps_its_storage():
+    x = A.to(DEVICE)
+    address, version = x.data_ptr(), x._version
+    assert x.add_(1) is x and x.data_ptr() == address and x._version == version + 1
+
+
+def test_in_place_keeps_the_dtype():
+    agree(lambda x: x.add_(1.5), sample(torch.int64, 4))  # an error
+    agree(lambda x: x.add_(1), sample(torch.float16, 4))
+    agree(lambda x, y: x.add_(y), sample(torch.float32, 4), sample(torch.float64, 4))
+    agree(lambda x, y: x.mul_(y), sample(torch.float32, 4), sample(torch.int32, 4))
+    agree(lambda x: x.div_(2), sample(torch.int64, 4))  # an error
+    agree(lambda x: x.add_(1j), sample(torch.float32, 4))  # an error
+    agree(lambda x: x.eq_(2), sample(torch.int32, 4))
+
+
+def test_in_place_does_not_broadcast_the_target():
+    agree(lambda x, y: x.add_(y), torch.zeros(3), torch.ones(2, 3))  # an error
+    agree(lambda x, y: x.add_(y), torch.zeros(2, 3), torch.ones(3))
+    agree(lambda x, y: x.copy_(y), torch.zeros(1, 3), torch.ones(2, 3))  # an error
+
+
+# ---- overlap ---------------------------------------------------------------------------------------------------------
+
+OVERLAP = {
+    "shifted": lambda x: x[1:].add_(x[:-1]),
+    "shifted copy": lambda x: x[1:].copy_(x[:-1].clone()),
+    "itself": lambda x: x.add_(x),
+    "same view": lambda x: x[1:5].mul_(x[1:5]),
+    "apart": lambda x: x[:4].add_(x[4:]),
+    "expanded target": lambda x: x[:1].expand(4).add_(1),
+    "unfolded target": lambda x: x.unfold(0, 3, 1).mul_(2),
+    "expanded source": lambda x: x.add_(x[:1].clone().expand(8)),
+    "out= shifted": lambda x: torch.add(x[:-1], 1, out=x[1:]),
+    "out= same": lambda x: torch.add(x, 1, out=x),
+    "transposed": lambda x: x.view(2, 4)[:, :2].add_(x.view(2, 4)[:, :2].t()),
+    "one element of itself": lambda x: x.mul_(x[3]),
+    "reversed halves": lambda x: x.view(2, 4).copy_(x.view(2, 4).flip(0)),
+    "gather out": lambda x: torch.gather(x, 0, torch.arange(8, device=x.device), out=x),
+    "index_add_ itself": lambda x: x.index_add_(0, torch.arange(8, device=x.device), x),
+    "cat out": lambda x: torch.cat([x[:2], x[2:4]], out=x[2:6]),
+}
+
+
+@pytest.mark.parametrize("kind", OVERLAP)
+def test_overlap_is_as_on_cpu(kind):
+    agree(lambda x: OVERLAP[kind](x) is None or x, torch.arange(8.0) + 1)
+
+
+@pytest.mark.parametrize("turn", range(3))
+def test_overlap_is_found_when_the_program_is_known(turn):
+    x = torch.arange(8.0, device=DEVICE) + 1
+    x[:4].add_(x[4:])  # the same sizes, not overlapping
+    with pytest.raises(RuntimeError, match="overlap|single memory location|unsupported operation"):
+        x[1:5].add_(x[2:6])
+    x[2:6].clone()
+    same(x[4:], torch.arange(8.0)[4:] + 1)
+
+
+# ---- lists of tensors --------------------------------------------------------------------------------------------------
+
+LISTS = {
+    "add_ number": lambda a, b: torch._foreach_add_(a, 2.0),
+    "add_ lists": lambda a, b: torch._foreach_add_(a, b, alpha=0.5),
+    "mul_": lambda a, b: torch._foreach_mul_(a, 3.0),
+    "mul_ numbers": lambda a, b: torch._foreach_mul_(a, [1.0, 2.0, 3.0]),
+    "mul_ tensor": lambda a, b: torch._foreach_mul_(a, torch.tensor(2.0, device=a[0].device)),
+    "div_": lambda a, b: torch._foreach_div_(a, [2.0, 4.0, 8.0]),
+    "addcdiv_": lambda a, b: torch._foreach_addcdiv_(a, b, [t.abs() + 1 for t in b], -0.5),
+    "addcmul_": lambda a, b: torch._foreach_addcmul_(a, b, b, [1.0, 2.0, 3.0]),
+    "lerp_": lambda a, b: torch._foreach_lerp_(a, b, 0.25),
+    "sqrt_": lambda a, b: torch._foreach_sqrt_(torch._foreach_abs_(a) or a),
+    "neg_": lambda a, b: torch._foreach_neg_(a),
+    "zero_": lambda a, b: torch._foreach_zero_(a),
+    "copy_": lambda a, b: torch._foreach_copy_(a, b),
+    "maximum_": lambda a, b: torch._foreach_maximum_(a, b),
+    "clamp_min_": lambda a, b: torch._foreach_clamp_min_(a, 0.5),
+    "pow_": lambda a, b: torch._foreach_pow_(a, 2),
+    "exp": lambda a, b: torch._foreach_exp(a),
+    "norm": lambda a, b: torch._foreach_norm(a),
+    "max": lambda a, b: torch._foreach_max(a),
+    "sub": lambda a, b: torch._foreach_sub(a, b),
+    "reciprocal_": lambda a, b: torch._foreach_reciprocal_(torch._foreach_add_(a, 100.0) or a),
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_foreach(kind):
+    def run(*t):
+        a, b = list(t[:3]), list(t[3:])
+        out = LISTS[kind](a, b)
+        return out if out is not None else a
+
+    shapes = ((2, 3), (), (4,))
+    tensors = [sample(torch.float32, *s, seed=i) for i, s in enumerate(shapes * 2)]
+    agree(run, *tensors, rtol=1e-6, atol=1e-6)
+
+
+def test_foreach_with_views_of_one_base():
+    def run(x):
+        torch._foreach_add_([x[0], x[1], x[2, 1:]], [1.0, 2.0, 3.0])
+        torch._foreach_mul_([x[:, 0], x[:, 1]], 2.0)
+        return x
+
+    agree(run, A)
+
+
+# ---- autograd ----------------------------------------------------------------------------------------------------------
+
+
+def test_changing_what_backward_needs_is_an_error():
+    x = torch.ones(3, device=DEVICE, requires_grad=True)
+    y = x.exp()
+    z = (y * y).sum()
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.backward()
+    with pytest.raises(RuntimeError, match="leaf"):
+        x.add_(1)
+    with torch.no_grad():
+        x.add_(1)
+    close(x, torch.full((3,), 2.0))
+
+
+def test_gradients_of_in_place_writes():
+    def f(w):
+        x = w * 1
+        x[0] = 0
+        x[:, 1] *= 3
+        x.masked_fill_(x > 4, 1.0)
+        x[2, 2:].copy_(x[1, 2:] * 2)
+        return (x * x).sum()
+
+    def grad(w):
+        w.requires_grad_()
+        f(w).backward()
+        return w.grad
+
+    got = grad(A.to(DEVICE, copy=True))
+    assert got.device.type == KIND
+    close(got, grad(A.clone()))
