@@ -286,6 +286,7 @@ typedef struct {
   int64_t number_hits, number_misses;   /* device buffers of Python numbers and view starts */
   int64_t host_reads;
   int64_t key_entries, program_entries, number_entries; /* held now */
+  int64_t build_ns;       /* building graphs and printing them, for new call keys */
 } tpu_stats;
 TPU_API void tpu_get_stats(tpu_stats *out);
 

@@ -29,7 +29,7 @@ class Stats(Structure):
         (name, c_int64)
         for name in (
             "calls compiles compile_ns executions key_hits key_misses program_hits number_hits number_misses host_reads "
-            "key_entries program_entries number_entries"
+            "key_entries program_entries number_entries build_ns"
         ).split()
     ]
 

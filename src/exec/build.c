@@ -412,9 +412,13 @@ static tpu_err *build_row(builder *b, call_entry *e) {
   tpu_call *c = b->c;
   op_ctx_init(&b->ctx, b->g, c->op->name, c->args, c->nargs, &env, b);
   TPU_TRY(metas(b));
+  int64_t begin = clock_ns();
   c->op->row->build(&b->ctx);
   if (ir_failed(b->g)) return ir_take_error(b->g);
   TPU_TRY(collect(b, e));
+  ex_lock();
+  ex.stats.build_ns += clock_ns() - begin;
+  ex_unlock();
   return ir_failed(b->g) ? ir_take_error(b->g) : NULL;
 }
 

@@ -10,12 +10,6 @@ struct tpu_event {
   atomic_llong done_ns;
 };
 
-static long long now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (long long)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void unref(tpu_event *e) {
   if (atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) != 1) return;
   dbuf_release(e->buf);
@@ -24,7 +18,7 @@ static void unref(tpu_event *e) {
 
 static void stamp(void *arg) { /* on a plugin's thread, or at once */
   tpu_event *e = arg;
-  atomic_store(&e->done_ns, now_ns());
+  atomic_store(&e->done_ns, clock_ns());
   unref(e);
 }
 

@@ -137,6 +137,7 @@ TPU_MUST tpu_err *ex_ready(void);
 
 /* The argument that result `ret` of the row is written to, or -1 when it is a new value. */
 int op_target(const tpu_op *op, int ret);
+int64_t clock_ns(void); /* monotonic */
 int dtype_pjrt(tpu_dtype d); /* PJRT_Buffer_Type, 0 if none */
 
 /* ---- the call -------------------------------------------------------------------------------------------------- */

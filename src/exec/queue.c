@@ -44,12 +44,6 @@ static void relax(void) {
 #endif
 }
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* ---- waiting for a value --------------------------------------------------------------------------------------- */
 
 void dbuf_fill(dbuf *d, pjrt_buffer *take_b, tpu_err *take_err) {
@@ -103,12 +97,12 @@ static void run(call_entry *e, int device, dbuf **bufs) {
     /* an input that somebody else holds must stay: the program could otherwise put its result there */
     if (!err && e->params[i].donated && atomic_load_explicit(&bufs[i]->refs, memory_order_acquire) > 1) keep[nkeep++] = i;
   }
-  int64_t start = now_ns();
+  int64_t start = clock_ns();
   if (!err) {
     err = pjrt_execute(ex.client, e->prog->exec, device, args, (size_t)np, keep, nkeep, outs, NULL);
     if (err && no) err = err_wrap(err, "%s", bufs[np]->op);
   }
-  int64_t took = now_ns() - start;
+  int64_t took = clock_ns() - start;
   atomic_store_explicit(&e->cost_ns, took > 1000000000 ? 1000000000 : (int)took + 1, memory_order_relaxed);
   for (int i = 0; i < no; i++) dbuf_fill(bufs[np + i], err ? NULL : outs[i], err ? err_copy(err) : NULL);
   tpu_err_free(err);
@@ -132,9 +126,9 @@ static void *serve(void *unused) {
       atomic_store(&tail, t + 1);
       continue;
     }
-    int64_t until = now_ns() + SPIN_NS;
+    int64_t until = clock_ns() + SPIN_NS;
     bool found = false;
-    while (!found && now_ns() < until)
+    while (!found && clock_ns() < until)
       for (int i = 0; i < 64 && !(found = atomic_load_explicit(&head, memory_order_acquire) != t); i++) relax();
     if (found) continue;
     pthread_mutex_lock(&wake_lock);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/env.h"
 #include "base/log.h"
@@ -14,6 +15,12 @@ static atomic_bool started;
 static tpu_err *start_error; /* kept, copied to each caller */
 static const char *candidates = "";
 static tpu_plugin_info info = {"", "", "", "", 0, 0, "", 0};
+
+int64_t clock_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
 
 int dtype_pjrt(tpu_dtype d) {
   switch (d) {

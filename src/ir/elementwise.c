@@ -67,9 +67,18 @@ static bool alike(ir_graph *g, const char *name, val a, val b) {
   return false;
 }
 
+/* As chlo.atan does, but the compiler must not see the 1: one XLA CPU plugin (PJRT 0.115) turns atan2(x, 1) into a
+ * vector function that gives wrong numbers from 64 elements on. */
+static val atan_of(ir_graph *g, val x) {
+  val one = ir_const_i(g, x->dtype, 1, 0, NULL);
+  ir_barrier(g, &one, 1, &one);
+  return ir_binary(g, IR_ATAN2, x, ir_splat(g, one, x->ndim, x->dims));
+}
+
 val ir_unary(ir_graph *g, ir_opcode op, val x) {
   USABLE_OR_POISON((unsigned)op < IR_OP_COUNT ? infos[op].name : "?", &x, 1);
   if (!op_ok(g, op, 1, x)) return node_poison(g);
+  if (op == IR_ATAN && ir_is_float(x->dtype)) return atan_of(g, x);
   tpu_dtype d = op == IR_IS_FINITE                               ? TPU_BOOL
                 : op == IR_ABS || op == IR_REAL || op == IR_IMAG ? ir_real_dtype(x->dtype)
                                                                  : (tpu_dtype)x->dtype;

@@ -188,6 +188,9 @@ void ir_sort_end(ir_graph *g, val less, val *out) {
   if (op && node_usable(g, op->name, &less, 1) && (less->ndim || less->dtype != TPU_BOOL))
     ir_fail(g, TPU_ERR_RUNTIME, "%s (C5): expected the comparator to give a bool scalar, got %s", op->name,
             node_text(g, less));
+  /* Such a comparator is no order, and XLA's compiler ends the process on one. */
+  if (op && node_ok(g) && !less->op)
+    ir_fail(g, TPU_ERR_RUNTIME, "%s: expected the comparator to compare, but it gives an argument back", op->name);
   if (!op || !node_ok(g) || !node_region_end(g, &less, 1)) {
     node_poison_all(g, out, n);
     return;

@@ -89,8 +89,14 @@ val ir_triangular_solve(ir_graph *g, val a, val b, bool left, bool lower, bool u
   return node_make(g, name, attrs, in, 2, b->dtype, b->ndim, b->dims);
 }
 
-static void results(ir_op *op, val *out) {
-  for (int i = 0; i < op->nout; i++) out[i] = &op->out[i];
+/* Appends a typed operation and gives its results; poison after an error. `out` may be the array of operands. */
+static void finish(ir_graph *g, ir_op *op, int nout, val *out) {
+  if (!op || !node_ok(g)) {
+    node_poison_all(g, out, nout);
+    return;
+  }
+  node_append(g, op);
+  for (int i = 0; i < nout; i++) out[i] = &op->out[i];
 }
 
 /* A name inside quotes: what MLIR would read as an escape is an error. */
@@ -103,28 +109,17 @@ static bool plain(const char *s) {
 void ir_custom_call(ir_graph *g, const char *target, const char *attrs, const val *in, int nin, int nout,
                     const tpu_dtype *dtypes, const int *ndims, const int64_t *const *dims, val *out) {
   const char *name = "stablehlo.custom_call";
-  node_poison_all(g, out, nout);
-  if (!node_ok(g)) return;
-  if (!plain(target)) {
+  if (!plain(target))
     ir_fail(g, TPU_ERR_RUNTIME, "%s: the target name \"%s\" holds quotes or control characters", name, target);
-    return;
-  }
-  const char *text =
-      arena_printf(&g->mem, "call_target_name = \"%s\"%s%s", target, attrs && *attrs ? ", " : "", attrs ? attrs : "");
+  const char *comma = attrs && *attrs ? ", " : "";
+  const char *text = arena_printf(&g->mem, "call_target_name = \"%s\"%s%s", target, comma, attrs ? attrs : "");
   ir_op *op = node_op(g, name, text, in, nin, nout, 0);
-  if (!op) return;
-  for (int i = 0; i < nout; i++) node_type(g, op, i, dtypes[i], ndims[i], dims[i]);
-  if (!node_ok(g)) return;
-  node_append(g, op);
-  results(op, out);
+  for (int i = 0; op && i < nout; i++) node_type(g, op, i, dtypes[i], ndims[i], dims[i]);
+  finish(g, op, nout, out);
 }
 
 void ir_barrier(ir_graph *g, const val *in, int n, val *out) {
-  node_poison_all(g, out, n);
   ir_op *op = node_op(g, "stablehlo.optimization_barrier", "", in, n, n, 0);
-  if (!op) return;
-  for (int i = 0; i < n; i++) node_type(g, op, i, in[i]->dtype, in[i]->ndim, in[i]->dims);
-  if (!node_ok(g)) return;
-  node_append(g, op);
-  results(op, out);
+  for (int i = 0; op && i < n; i++) node_type(g, op, i, in[i]->dtype, in[i]->ndim, in[i]->dims);
+  finish(g, op, n, out);
 }

@@ -6,8 +6,8 @@
 static const double SQRT1_2 = M_SQRT1_2, SQRT_2_PI = 0.79788456080286535588, INV_SQRT_2PI = 0.39894228040143267794;
 
 OP(relu, "aten::relu") {
-  val x = T(0);
-  RET(t_max(c, x, t_like(c, x, 0)));
+  val x = T(0), zero = t_like(c, x, 0);
+  RET(P_SEL(P_CMP(LE, x, zero), zero, x));
 }
 
 OP(threshold, "aten::threshold") {

@@ -29,9 +29,16 @@ OP(rsub, "aten::rsub") { RET(add_scaled(c, op_any(c, 1), T(0), true)); }
 OP_BINARY(mul, "aten::mul", t_mul)
 OP_BINARY(maximum, "aten::maximum", t_max)
 OP_BINARY(minimum, "aten::minimum", t_min)
-OP_BINARY(bitwise_and, "aten::bitwise_and", t_and)
-OP_BINARY(bitwise_or, "aten::bitwise_or", t_or)
-OP_BINARY(bitwise_xor, "aten::bitwise_xor", t_xor)
+
+static val bitwise(op_ctx *c, ir_opcode op, const char *kernel) {
+  val v[2];
+  operands(c, v, t_prepare);
+  if (ir_failed(G)) return v[0];
+  return p_is_int(v[0]) ? ir_binary(G, op, v[0], v[1]) : p_no_kernel(c, kernel, v[0]);
+}
+OP(bitwise_and, "aten::bitwise_and") { RET(bitwise(c, IR_AND, "bitwise_and_cpu")); }
+OP(bitwise_or, "aten::bitwise_or") { RET(bitwise(c, IR_OR, "bitwise_or_cpu")); }
+OP(bitwise_xor, "aten::bitwise_xor") { RET(bitwise(c, IR_XOR, "bitwise_xor_cpu")); }
 
 static val divided(op_ctx *c, const char *mode) {
   if (!mode[0]) return t_div(c, op_any(c, 0), op_any(c, 1));
@@ -194,8 +201,7 @@ static val shifted(op_ctx *c, bool left) {
   t_prepare(c, v, 2);
   if (ir_failed(G)) return v[0];
   tpu_dtype d = (tpu_dtype)v[0]->dtype;
-  if (!ir_is_int(d))
-    return op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "\"%s\" not implemented for '%s'", left ? "lshift_cpu" : "rshift_cpu", tpu_dtype_name(d));
+  if (!ir_is_int(d)) return p_no_kernel(c, left ? "lshift_cpu" : "rshift_cpu", v[0]);
   bool is_signed = !ir_is_unsigned(d);
   int width = (int)tpu_dtype_size(d) * 8;
   val a = v[0], b = v[1], zero = P_NUM(a, 0), far = P_CMPC(GE, b, width);
@@ -228,13 +234,17 @@ static val gcd(op_ctx *c, val a, val b) {
 OP(gcd, "aten::gcd") {
   val v[2] = {op_any(c, 0), op_any(c, 1)};
   t_prepare(c, v, 2);
-  if (!ir_failed(G)) RET(gcd(c, v[0], v[1]));
+  if (!ir_failed(G)) RET(ir_is_int((tpu_dtype)v[0]->dtype) ? gcd(c, v[0], v[1]) : p_no_kernel(c, "gcd_cpu", v[0]));
 }
 
 OP(lcm, "aten::lcm") {
   val v[2] = {op_any(c, 0), op_any(c, 1)};
   t_prepare(c, v, 2);
   if (ir_failed(G)) return;
+  if (!ir_is_int((tpu_dtype)v[0]->dtype)) {
+    p_no_kernel(c, "lcm_cpu", v[0]);
+    return;
+  }
   val d = gcd(c, v[0], v[1]), none = P_CMPC(EQ, d, 0);
   val q = P_DIV(v[0], P_SEL(none, P_NUM(d, 1), d));
   RET(t_abs(c, P_SEL(none, P_NUM(d, 0), P_MUL(q, v[1]))));

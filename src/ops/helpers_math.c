@@ -38,8 +38,19 @@ static val binary_or_bool(op_ctx *c, ir_opcode op, ir_opcode logical, val a, val
 val t_add(op_ctx *c, val a, val b) { return binary_or_bool(c, IR_ADD, IR_OR, a, b); }
 val t_sub(op_ctx *c, val a, val b) { return binary_or_bool(c, IR_SUB, IR_XOR, a, b); }
 val t_mul(op_ctx *c, val a, val b) { return binary_or_bool(c, IR_MUL, IR_AND, a, b); }
-val t_max(op_ctx *c, val a, val b) { return binary_or_bool(c, IR_MAX, IR_OR, a, b); }
-val t_min(op_ctx *c, val a, val b) { return binary_or_bool(c, IR_MIN, IR_AND, a, b); }
+
+/* XLA's CPU compiler drops a NaN in its maximum and minimum, so for floats the choice is spelt out. */
+static val extreme(op_ctx *c, bool max, val a, val b) {
+  val v[2] = {a, b};
+  t_prepare(c, v, 2);
+  if (ir_failed(G)) return a;
+  if (!ir_is_float((tpu_dtype)v[0]->dtype)) return binary_or_bool(c, max ? IR_MAX : IR_MIN, max ? IR_OR : IR_AND, v[0], v[1]);
+  val first = ir_compare(G, max ? IR_GT : IR_LT, v[0], v[1]);
+  return ir_select(G, ir_binary(G, IR_OR, first, ir_compare(G, IR_NE, v[0], v[0])), v[0], v[1]);
+}
+val t_max(op_ctx *c, val a, val b) { return weaken(c, extreme(c, true, a, b), a->weak && b->weak); }
+val t_min(op_ctx *c, val a, val b) { return weaken(c, extreme(c, false, a, b), a->weak && b->weak); }
+
 val t_and(op_ctx *c, val a, val b) { return t_binary(c, IR_AND, a, b); }
 val t_or(op_ctx *c, val a, val b) { return t_binary(c, IR_OR, a, b); }
 val t_xor(op_ctx *c, val a, val b) { return t_binary(c, IR_XOR, a, b); }

@@ -40,8 +40,16 @@ val t_reduce(op_ctx *c, ir_opcode body, val x, const int *dims, int n, bool keep
 }
 
 val t_sum(op_ctx *c, val x, const int *dims, int n, bool keep) { return t_reduce(c, IR_ADD, x, dims, n, keep); }
-val t_amax(op_ctx *c, val x, const int *dims, int n, bool keep) { return t_reduce(c, IR_MAX, x, dims, n, keep); }
-val t_amin(op_ctx *c, val x, const int *dims, int n, bool keep) { return t_reduce(c, IR_MIN, x, dims, n, keep); }
+
+/* XLA's CPU compiler drops a NaN in max and min reductions: a reduction of its own says where one was. */
+static val extreme(op_ctx *c, ir_opcode body, val x, const int *dims, int n, bool keep) {
+  val r = t_reduce(c, body, x, dims, n, keep);
+  if (!ir_is_float((tpu_dtype)x->dtype) || ir_failed(G)) return r;
+  val nan = t_reduce(c, IR_OR, ir_compare(G, IR_NE, x, x), dims, n, keep);
+  return ir_select(G, nan, t_like(c, r, __builtin_nan("")), r);
+}
+val t_amax(op_ctx *c, val x, const int *dims, int n, bool keep) { return extreme(c, IR_MAX, x, dims, n, keep); }
+val t_amin(op_ctx *c, val x, const int *dims, int n, bool keep) { return extreme(c, IR_MIN, x, dims, n, keep); }
 
 val t_mean(op_ctx *c, val x, const int *dims, int n, bool keep) {
   tpu_dtype d = t_float_dtype(c, x);

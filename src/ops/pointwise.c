@@ -14,6 +14,26 @@ static void prepare(op_ctx *c, val *v, int n, bool to_float) {
 void p_math(op_ctx *c, val *v, int n) { prepare(c, v, n, false); }
 void p_float(op_ctx *c, val *v, int n) { prepare(c, v, n, true); }
 
+val p_no_kernel(op_ctx *c, const char *kernel, val x) {
+  const char *name = "?";
+  switch (x->dtype) {
+    case TPU_BOOL: name = "Bool"; break;
+    case TPU_U8: name = "Byte"; break;
+    case TPU_I8: name = "Char"; break;
+    case TPU_I16: name = "Short"; break;
+    case TPU_I32: name = "Int"; break;
+    case TPU_I64: name = "Long"; break;
+    case TPU_F16: name = "Half"; break;
+    case TPU_BF16: name = "BFloat16"; break;
+    case TPU_F32: name = "Float"; break;
+    case TPU_F64: name = "Double"; break;
+    case TPU_C64: name = "ComplexFloat"; break;
+    case TPU_C128: name = "ComplexDouble"; break;
+    default: name = tpu_dtype_name((tpu_dtype)x->dtype);
+  }
+  return op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "\"%s\" not implemented for '%s'", kernel, name);
+}
+
 val p_poly(op_ctx *c, val x, const double *coef, int n) {
   val r = P_NUM(x, coef[n - 1]);
   for (int i = n - 2; i >= 0; i--) r = P_ADDC(P_MUL(r, x), coef[i]);

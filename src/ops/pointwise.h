@@ -13,8 +13,8 @@ void p_float(op_ctx *c, val *v, int n);
 #define P_SUB(a, b) ir_binary(G, IR_SUB, a, b)
 #define P_MUL(a, b) ir_binary(G, IR_MUL, a, b)
 #define P_DIV(a, b) ir_binary(G, IR_DIV, a, b)
-#define P_MAX(a, b) ir_binary(G, IR_MAX, a, b)
-#define P_MIN(a, b) ir_binary(G, IR_MIN, a, b)
+#define P_MAX(a, b) t_max(c, a, b) /* NaN wins */
+#define P_MIN(a, b) t_min(c, a, b)
 #define P_AND(a, b) ir_binary(G, IR_AND, a, b)
 #define P_OR(a, b) ir_binary(G, IR_OR, a, b)
 #define P_UN(op, x) ir_unary(G, IR_##op, x)
@@ -43,7 +43,10 @@ val p_signbit(op_ctx *c, val x); /* floats; of zeros and NaN too */
 val p_trunc(op_ctx *c, val x);
 val p_sin_pi(op_ctx *c, val x); /* sin(pi x), exact zeros at integers */
 
-/* a b, a / b, ... as PyTorch's integer and float kernels define them; operands prepared with p_math. */
+/* PyTorch's error for a dtype that its CPU kernel `kernel` has no code for. */
+val p_no_kernel(op_ctx *c, const char *kernel, val x);
+
+/* Division with rounding and its remainder as PyTorch's kernels define them; operands prepared with p_math. */
 val p_floor_div(op_ctx *c, val a, val b);
 val p_trunc_div(op_ctx *c, val a, val b);
 val p_remainder(op_ctx *c, val a, val b);

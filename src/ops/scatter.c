@@ -124,7 +124,6 @@ OP(index_fill_tensor, "aten::index_fill.int_Tensor") { index_fill(c, T(3)); }
 /* ---- embeddings ------------------------------------------------------------------------------------------------ */
 
 OP(embedding, "aten::embedding") {
-  if (INT_OR(4, 0)) op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "embedding with sparse gradients is not implemented on tpu");
   RET(t_take(c, T(0), 0, T(1)));
 }
 

@@ -69,7 +69,7 @@ static val zeta_positive(op_ctx *c, val s, val q) {
 static val zeta(op_ctx *c, val s, val q) {
   /* q = f - n with 0 < f < 1, s whole: the n terms before f are (-1)^s times those of 1 - f to n - f */
   val down = P_UN(FLOOR, q), f = P_SUB(q, down), zero = P_NUM(q, 0), one = P_NUM(q, 1);
-  val negative = P_CMP(LT, q, zero), rest = P_SUB(one, f);
+  val negative = P_CMP(LT, q, zero), rest = P_SUB(P_UN(CEIL, q), q); /* 1 - f, exact beside a pole */
   val half = P_MULC(s, 0.5), odd = P_CMP(NE, half, P_UN(FLOOR, half));
   val before = P_SUB(zeta_positive(c, s, P_SEL(negative, rest, one)),
                      zeta_positive(c, s, P_SEL(negative, P_SUB(one, q), one)));
@@ -100,51 +100,72 @@ OP(polygamma, "aten::polygamma") {
   else RET(P_MULC(zeta(c, P_NUM(x, (double)n + 1), x), (n % 2 ? 1 : -1) * tgamma((double)n + 1)));
 }
 
-/* Regularised incomplete gamma functions, in float64: the prefactor exp(a log x - x - lgamma a) needs it. Both are
- * worked out, the lower one by its power series, the upper one by its continued fraction, each where it converges
- * fast; the other is 1 minus it. */
-static void incomplete_gamma(op_ctx *c, bool upper) {
-  val v[2] = {op_any(c, 0), op_any(c, 1)};
-  p_float(c, v, 2);
-  if (ir_failed(G)) return;
-  val a0 = t_cast(c, v[0], TPU_F64), x0 = t_cast(c, v[1], TPU_F64);
-  val zero = P_NUM(a0, 0), one = P_NUM(a0, 1);
-  val regular = P_AND(P_AND(P_CMP(GT, a0, zero), P_CMP(GT, x0, zero)),
-                      P_AND(P_UN(IS_FINITE, a0), P_UN(IS_FINITE, x0)));
-  val a = P_SEL(regular, a0, one), x = P_SEL(regular, x0, one);
-  val by_series = P_OR(P_CMP(LE, x, one), P_CMP(LE, x, a));
-  val factor = P_UN(EXP, P_SUB(P_SUB(P_MUL(a, P_UN(LOG, x)), x), P_UN(LGAMMA, a)));
+/* Regularised incomplete gamma functions P(a, x) and Q(a, x) = 1 - P, in float64: the prefactor
+ * exp(a log x - x - lgamma a) needs it. Where x <= max(a, 1) P by its power series, elsewhere Q by its continued
+ * fraction; for large a Temme's uniform expansion gives both. */
+enum { GAMMA_LARGE = 2000, GAMMA_STEPS = 10000 };
 
-  enum { LIMIT = 100000 };
-  val init[4] = {t_scalar(c, TPU_I32, 0), a, one, one}, at[8], out[8]; /* count, denominator, term, sum */
+static val gamma_series(op_ctx *c, val a, val x, val active) {
+  val one = P_NUM(x, 1), init[4] = {t_scalar(c, TPU_I32, 0), a, one, one}, at[4], out[4]; /* count, denominator, term, sum */
   ir_while_begin(G, init, 4, at);
-  val going = P_AND(by_series, P_CMP(GT, at[2], P_MULC(at[3], 0x1p-54)));
-  val more = P_AND(P_CMPC(LT, at[0], LIMIT), t_reduce(c, IR_OR, going, NULL, 0, false));
-  ir_while_body(G, more, at);
+  val going = P_AND(active, P_CMP(GT, at[2], P_MULC(at[3], 0x1p-54)));
+  ir_while_body(G, P_AND(P_CMPC(LT, at[0], GAMMA_STEPS), t_reduce(c, IR_OR, going, NULL, 0, false)), at);
   val r = P_ADDC(at[1], 1), term = P_MUL(at[2], P_DIV(x, r));
-  val next[5] = {P_ADDC(at[0], 1), r, term, P_ADD(at[3], term), NULL};
+  val next[4] = {P_ADDC(at[0], 1), r, term, P_ADD(at[3], term)};
   ir_while_end(G, next, out);
-  val lower_by_series = P_DIV(P_MUL(factor, out[3]), a);
+  return P_DIV(out[3], a);
+}
 
-  val b0 = P_SUB(P_ADDC(x, 1), a), d0 = inverse(c, b0); /* Lentz's method; b is not 0 where it is used */
-  val init2[6] = {t_scalar(c, TPU_I32, 1), b0, P_NUM(x, 1e300), d0, d0, P_NUM(x, 2)}; /* count, b, c, d, value, last factor */
-  ir_while_begin(G, init2, 6, at);
-  val off = P_CMPC(GT, P_UN(ABS, P_ADDC(at[5], -1)), 0x1p-52);
-  going = P_AND(t_not(c, by_series), off);
-  more = P_AND(P_CMPC(LT, at[0], LIMIT), t_reduce(c, IR_OR, going, NULL, 0, false));
-  ir_while_body(G, more, at);
+static val gamma_fraction(op_ctx *c, val a, val x, val active) { /* Lentz's method */
+  val b0 = P_SUB(P_ADDC(x, 1), a), d0 = inverse(c, b0); /* b0 >= 1 where active */
+  val init[6] = {t_scalar(c, TPU_I32, 1), b0, P_NUM(x, 1e300), d0, d0, P_NUM(x, 2)}; /* i, b, c, d, value, last factor */
+  val at[6], out[6];
+  ir_while_begin(G, init, 6, at);
+  val going = P_AND(active, P_CMPC(GT, P_UN(ABS, P_ADDC(at[5], -1)), 0x1p-52));
+  ir_while_body(G, P_AND(P_CMPC(LT, at[0], GAMMA_STEPS), t_reduce(c, IR_OR, going, NULL, 0, false)), at);
   val i = t_broadcast_to(c, t_cast(c, at[0], TPU_F64), x->ndim, x->dims);
   val an = P_MUL(i, P_SUB(a, i)), b = P_ADDC(at[1], 2);
   val d = P_ADD(P_MUL(an, at[3]), b), q = P_ADD(b, P_DIV(an, at[2]));
   d = inverse(c, P_SEL(P_CMPC(EQ, d, 0), P_NUM(d, 1e-300), d));
   q = P_SEL(P_CMPC(EQ, q, 0), P_NUM(q, 1e-300), q);
-  val step = P_MUL(d, q);
-  val next2[6] = {P_ADDC(at[0], 1), b, q, d, P_MUL(at[4], step), step};
-  ir_while_end(G, next2, out);
-  val upper_by_fraction = P_MUL(factor, out[4]);
+  val step = P_MUL(d, q), next[6] = {P_ADDC(at[0], 1), b, q, d, P_MUL(at[4], step), step};
+  ir_while_end(G, next, out);
+  return out[4];
+}
 
-  val lower = P_SEL(by_series, lower_by_series, P_SUB(one, upper_by_fraction));
-  val res = upper ? P_SEL(by_series, P_SUB(one, lower_by_series), upper_by_fraction) : lower;
+/* Q (upper) or P for a > GAMMA_LARGE: erfc(+-eta sqrt(a / 2)) / 2 +- the first two terms of the remainder. */
+static val gamma_temme(op_ctx *c, val a, val x, bool upper) {
+  static const double c0[] = {-1.0 / 3, 1.0 / 12, -2.0 / 135, 1.0 / 864, 1.0 / 2835, -139.0 / 777600};
+  static const double c1[] = {-1.0 / 540, -1.0 / 288, 1.0 / 378, -77.0 / 77760, 1.0 / 4860};
+  val mu = P_SUB(P_DIV(x, a), P_NUM(a, 1)), phi = P_SUB(mu, P_UN(LOG1P, mu));
+  val eta = P_UN(SQRT, P_MULC(t_max(c, phi, P_NUM(phi, 0)), 2));
+  eta = P_SEL(P_CMPC(LT, mu, 0), P_UN(NEG, eta), eta);
+  val near = P_CMPC(LT, P_UN(ABS, eta), 0.1), im = inverse(c, mu), ie = inverse(c, eta);
+  val k0 = P_SEL(near, p_poly(c, eta, c0, 6), P_SUB(im, ie));
+  /* 1/eta^3 - 1/mu^3 - 1/mu^2 - 1/(12 mu) */
+  val far1 = P_SUB(P_MUL(ie, P_MUL(ie, ie)), P_MUL(im, P_ADDC(P_MUL(im, P_ADDC(im, 1)), 1.0 / 12)));
+  val k1 = P_SEL(near, p_poly(c, eta, c1, 5), far1);
+  val r = P_MUL(P_ADD(k0, P_DIV(k1, a)), P_DIV(P_UN(EXP, P_UN(NEG, P_MUL(a, phi))), P_UN(SQRT, P_MULC(a, 2 * M_PI))));
+  val z = P_MUL(eta, P_UN(SQRT, P_MULC(a, 0.5)));
+  val half = P_MULC(P_UN(ERFC, upper ? z : P_UN(NEG, z)), 0.5);
+  return upper ? P_ADD(half, r) : P_SUB(half, r);
+}
+
+static void incomplete_gamma(op_ctx *c, bool upper) {
+  val v[2] = {op_any(c, 0), op_any(c, 1)};
+  p_float(c, v, 2);
+  if (ir_failed(G)) return;
+  val a0 = t_cast(c, v[0], TPU_F64), x0 = t_cast(c, v[1], TPU_F64), zero = P_NUM(a0, 0), one = P_NUM(a0, 1);
+  val regular = P_AND(P_AND(P_CMP(GT, a0, zero), P_CMP(GT, x0, zero)), P_AND(P_UN(IS_FINITE, a0), P_UN(IS_FINITE, x0)));
+  val large = P_AND(regular, P_CMPC(GT, a0, GAMMA_LARGE)), small = P_AND(regular, t_not(c, large));
+  val a = P_SEL(small, a0, one), x = P_SEL(small, x0, one);
+  val by_series = P_OR(P_CMP(LE, x, one), P_CMP(LE, x, a));
+  val factor = P_UN(EXP, P_SUB(P_SUB(P_MUL(a, P_UN(LOG, x)), x), P_UN(LGAMMA, a)));
+  val lower = P_MUL(factor, gamma_series(c, a, x, by_series));
+  val rest = P_MUL(factor, gamma_fraction(c, a, x, t_not(c, by_series)));
+  val res = upper ? P_SEL(by_series, P_SUB(one, lower), rest) : P_SEL(by_series, lower, P_SUB(one, rest));
+  res = P_SEL(large, gamma_temme(c, P_SEL(large, a0, one), P_SEL(large, x0, one), upper), res);
+
   val at_zero = upper ? one : zero, at_inf = upper ? zero : one, nan = P_NUM(a0, NAN);
   val inf_a = p_isinf(c, a0), inf_x = p_isinf(c, x0);
   res = P_SEL(inf_x, at_inf, res);
@@ -202,9 +223,7 @@ static val scaled_i(op_ctx *c, val x, int order) {
 }
 
 static val unscaled_i(op_ctx *c, val x, int order) {
-  val r = P_MUL(P_UN(EXP, P_UN(ABS, x)), scaled_i(c, x, order));
-  if (!order) return P_SEL(p_isinf(c, x), P_UN(ABS, x), r);
-  return P_SEL(p_isinf(c, x), x, r);
+  return P_MUL(P_UN(EXP, P_UN(ABS, x)), scaled_i(c, x, order));
 }
 OP(i0, "aten::i0") { RET(unscaled_i(c, t_float(c, T(0)), 0)); }
 OP(i0e, "aten::special_i0e") { RET(scaled_i(c, t_float(c, T(0)), 0)); }
@@ -251,7 +270,6 @@ static val bessel_j(op_ctx *c, val x, int order) {
   val a = P_UN(ABS, x), t = near_variable(c, a);
   val near = order ? P_MUL(a, SERIES(t, J1_NEAR)) : SERIES(t, J0_NEAR);
   val r = P_SEL(P_CMPC(LE, a, 8), near, hankel(c, a, order, false));
-  r = P_SEL(p_isinf(c, a), P_NUM(x, 0), r);
   return order ? P_SEL(P_CMPC(LT, x, 0), P_UN(NEG, r), r) : r;
 }
 
@@ -264,7 +282,6 @@ static val bessel_y(op_ctx *c, val x, int order) {
     near = P_ADD(SERIES(t, Y0_NEAR), P_MUL(l, SERIES(t, J0_NEAR)));
   }
   val r = P_SEL(P_CMPC(LE, x, 8), near, hankel(c, x, order, true));
-  r = P_SEL(p_isinf(c, x), P_NUM(x, 0), r);
   r = P_SEL(P_CMPC(EQ, x, 0), P_NUM(x, -INFINITY), r);
   return P_SEL(P_CMPC(LT, x, 0), P_NUM(x, NAN), r);
 }
@@ -289,6 +306,5 @@ OP(airy_ai, "aten::special_airy_ai") {
   val wave = P_SUB(P_MUL(f, P_ADD(s, k)), P_MUL(g, P_SUB(k, s)));
   wave = P_DIV(P_MULC(wave, M_SQRT1_2), fourth);
   val r = P_SEL(P_CMPC(GE, x, 2), far, P_SEL(P_CMPC(LT, x, -4), wave, near));
-  r = P_SEL(P_CMPC(EQ, x, INFINITY), P_NUM(x, 0), r);
-  RET(P_SEL(p_isnan(c, x), x, P_SEL(P_CMPC(EQ, x, -INFINITY), P_NUM(x, NAN), r)));
+  RET(P_SEL(P_OR(p_isnan(c, x), p_isinf(c, x)), P_NUM(x, NAN), r));
 }

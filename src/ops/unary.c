@@ -30,7 +30,10 @@ FLOAT_UNARY(tanh, "aten::tanh", TANH)
 
 OP_UNARY(abs, "aten::abs", t_abs)
 OP_UNARY(neg, "aten::neg", t_neg)
-OP_UNARY(bitwise_not, "aten::bitwise_not", t_not)
+OP(bitwise_not, "aten::bitwise_not") {
+  val x = T(0);
+  RET(p_is_int(x) ? t_not(c, x) : p_no_kernel(c, "bitwise_not_cpu", x));
+}
 
 /* float64 atan is wrong on one CPU plugin; atan2 is right on all. */
 OP(atan, "aten::atan") {

@@ -18,7 +18,7 @@
   (const double[]) { __VA_ARGS__ }
 #define SCALAR 0, NULL
 
-enum { KIND_MAX_PARAMS = 10, KIND_MAX_NUMBERS = 32 };
+enum { KIND_MAX_PARAMS = 10, KIND_MAX_NUMBERS = 256 };
 
 typedef struct kind {
   const char *name;
@@ -416,8 +416,9 @@ KIND(custom_call, 3, 4, 1, 0) {
   const int64_t two[] = {2};
   ir_custom_call(g, "mhlo.topk", "mhlo.attributes = {k = 2 : i64, largest = true}, mhlo.version = 1 : i64", &x, 1, 2,
                  (const tpu_dtype[]){TPU_F32, TPU_I32}, INTS(1, 1), (const int64_t *[]){two, two}, r);
-  val s[2] = {ir_reverse(g, r[0], 1, INTS(0)), ir_binary(g, IR_MUL, r[1], ir_const_i(g, TPU_I32, 0, DIMS(2)))};
-  ir_barrier(g, s, 2, r);
+  r[0] = ir_reverse(g, r[0], 1, INTS(0));
+  r[1] = ir_binary(g, IR_MUL, r[1], ir_const_i(g, TPU_I32, 0, DIMS(2)));
+  ir_barrier(g, r, 2, r);
   out(g, r[0]);
   out(g, ir_binary(g, IR_ADD, r[1], ir_const_ints(g, TPU_I32, I64(1, 0), DIMS(2))));
 }

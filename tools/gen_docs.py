@@ -1,0 +1,164 @@
+"""Writes docs/ops.md and docs/environment.md from the tables inside the core, read through ctypes.
+
+    python tools/gen_docs.py [--check] [--lib PATH]
+
+--check writes nothing and exits 1 when a document is out of date. Needs the built core (libtorchtpu.so), not torch.
+"""
+
+import argparse
+import ctypes
+import os
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MADE = "<!-- Written by tools/gen_docs.py (./dev docs). Do not edit. -->\n"
+
+# src/ops/<file>.c: what its rows are about, in the order of docs/ops.md; files that are not here come last.
+FAMILIES = {
+    "unary": "element-wise functions of one tensor",
+    "special": "special functions",
+    "polynomial": "orthogonal polynomials",
+    "binary": "element-wise functions of two tensors",
+    "ternary": "element-wise functions of three tensors",
+    "compare": "comparisons",
+    "pointwise": "other element-wise functions",
+    "activation": "activations",
+    "cast": "conversions",
+    "reduce": "reductions",
+    "softmax": "softmax",
+    "scan": "cumulative functions",
+    "sort": "order",
+    "norm": "normalisations",
+    "matmul": "products of matrices",
+    "conv": "convolutions",
+    "pool": "pooling",
+    "upsample": "interpolation",
+    "pad": "padding",
+    "index": "reading by index",
+    "scatter": "writing by index",
+    "along": "along a dimension",
+    "bag": "embedding bags",
+    "rearrange": "rearrangements",
+    "shuffle": "pixels and channels",
+    "factory": "factories",
+    "random": "random numbers",
+    "loss": "losses",
+    "foreach": "lists of tensors",
+    "optim": "optimizers",
+    "amp": "mixed precision",
+    "fft": "Fourier transforms",
+}
+
+
+def find_library(path):
+    """The core: the given path, that of the installed package, or that of a build folder."""
+    places = [path] if path else []
+    places += [os.path.join(p or ".", "torch_tpu/lib/libtorchtpu.so") for p in [str(ROOT), *sys.path]]
+    build = pathlib.Path(os.environ.get("TORCH_TPU_BUILD", ROOT / ".build"))
+    places += map(str, sorted(build.glob("**/libtorchtpu.so")))
+    for p in places:
+        if p and os.path.exists(p):
+            return p
+    sys.exit("gen_docs.py: libtorchtpu.so was not found; run ./dev build, or give --lib PATH")
+
+
+def rows(lib):
+    lib.tpu_row_name.restype = ctypes.c_char_p
+    names, i = [], 0
+    while (name := lib.tpu_row_name(i)) is not None:
+        names.append(name.decode())
+        i += 1
+    return sorted(set(names))
+
+
+def flags(lib):
+    lib.tpu_env_describe.restype = ctypes.c_bool
+    found, i = [], 0
+    while True:
+        texts = [ctypes.c_char_p() for _ in range(4)]
+        if not lib.tpu_env_describe(i, *(ctypes.byref(t) for t in texts)):
+            return found
+        found.append([t.value.decode() for t in texts])
+        i += 1
+
+
+def family_of_rows(names):
+    """{row: name of the file in src/ops that holds it}"""
+    found = {}
+    for path in sorted((ROOT / "src/ops").glob("*.c")):
+        for name in re.findall(r'"(aten::[\w.]+)"', path.read_text()):
+            found.setdefault(name, path.stem)
+    sources = {path.stem: path.read_text() for path in sorted((ROOT / "src/ops").glob("*.c"))}
+    for name in names:
+        if name in found:
+            continue
+        for stem, text in sources.items():  # a macro puts the name together: "aten::_foreach_" #id, "aten::_fused_" name
+            heads = [h for h in re.findall(r'"(aten::\w*)" *#?\w', text) if name.startswith(h)]
+            if any(re.search(rf"\b{re.escape(name.removeprefix(h).split('.')[0].rstrip('_'))}\b", text) for h in heads):
+                found[name] = stem
+                break
+        else:
+            sys.exit(f"gen_docs.py: no file in src/ops holds the row {name}")
+    return found
+
+
+def ops_text(lib):
+    names = rows(lib)
+    where = family_of_rows(names)
+    order = {f: i for i, f in enumerate(FAMILIES)}
+    families = {}
+    for name in names:
+        families.setdefault(where[name], []).append(name)
+    out = [MADE, "# Operators with a row\n"]
+    out.append(
+        f"{len(names)} rows, each of which serves the functional, in-place and `out=` forms of an ATen operator, and all overloads when it\n"
+        "is named without one. Operators that PyTorch composes of these need none. What else arrives runs as PyTorch's\n"
+        "decomposition, or on the CPU, counted (`torch.tpu.fallback_counts()`). How to write a row: [add-an-op.md](add-an-op.md).\n"
+    )
+    for family in sorted(families, key=lambda f: (order.get(f, len(order)), f)):
+        title = FAMILIES.get(family, family)
+        out.append(f"\n## {title[0].upper()}{title[1:]}\n\n`src/ops/{family}.c`\n")
+        out += [f"- `{n}`" for n in families[family]]
+    return "\n".join(out) + "\n"
+
+
+def environment_text(lib):
+    out = [MADE, "# Environment variables\n"]
+    out.append(
+        "Read once, at the first use of the device. A value that cannot be read is an error then; it names the variable, the value, and\n"
+        "what is accepted. An empty value counts as not set.\n"
+    )
+    out += ["| variable | value | default | meaning |", "|---|---|---|---|"]
+    for name, kind, default, text in flags(lib):
+        cells = (f"`{name}`", kind.replace("|", ", "), f"`{default}`" if default else "", text.replace("|", "\\|"))
+        out.append("| " + " | ".join(cells) + " |")
+    out.append(
+        "\nPyTorch's own: `TORCH_DEVICE_BACKEND_AUTOLOAD=0` keeps `import torch` from loading this package. Read by the Python package:\n"
+        "`TORCH_TPU_HOOKS=0` switches off its hooks on other packages (`torch_tpu/_hooks.py`)."
+    )
+    return "\n".join(out) + "\n"
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--check", action="store_true")
+    p.add_argument("--lib")
+    a = p.parse_args()
+    lib = ctypes.CDLL(find_library(a.lib))
+    stale = []
+    for name, text in (("docs/ops.md", ops_text(lib)), ("docs/environment.md", environment_text(lib))):
+        path = ROOT / name
+        if path.exists() and path.read_text() == text:
+            continue
+        stale.append(name)
+        if not a.check:
+            path.write_text(text)
+            print(f"wrote {name}")
+    if a.check and stale:
+        sys.exit(f"out of date: {', '.join(stale)}; run ./dev docs")
+
+
+if __name__ == "__main__":
+    main()
