@@ -24,7 +24,8 @@ void register_guard();
 void register_hooks();
 void register_rows();
 
-// The {seed, offset} state of a device's default generator, made at its first use.
+// A device's default generator, made at its first use, and its {seed, offset} state.
+const at::Generator &default_generator(int device);
 uint64_t *default_rng(int device);
 // The state of a generator of ours; throws when it belongs to another device type.
 uint64_t *rng_of(const at::Generator &g);

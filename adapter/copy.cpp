@@ -67,6 +67,8 @@ void download(const Tensor &dst, const Tensor &src) {  // same dtype and sizes; 
 
 // dst <- src on one device, by the row of aten::copy.
 void copy_on_device(const Tensor &dst, const Tensor &src) {
+  at::assert_no_internal_overlap(dst);
+  at::assert_no_partial_overlap(dst, src);
   if (!dst.numel()) return;
   static Kernel *kernel = find_kernel("aten::copy_");
   TORCH_CHECK_NOT_IMPLEMENTED(kernel, "tpu: the core has no row aten::copy");

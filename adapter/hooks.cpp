@@ -55,6 +55,8 @@ Defaults &defaults() {
   return *d;
 }
 
+}  // namespace
+
 const at::Generator &default_generator(int device) {
   if (device < 0) device = tpu_get_device();
   TORCH_CHECK(device < 128, "tpu: device index ", device, " is out of range");
@@ -67,6 +69,8 @@ const at::Generator &default_generator(int device) {
   }
   return out;
 }
+
+namespace {
 
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }

@@ -158,6 +158,13 @@ void check_overlap(Frame &f) {
   }
 }
 
+// A factory such as ones_like whose result belongs on another device than its argument: PyTorch's own composition of it.
+void run_composite(const Kernel &k, torch::jit::Stack *stack) {
+  TORCH_CHECK_NOT_IMPLEMENTED(k.handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd), "tpu: ",
+                              k.handle.schema().name(), " cannot make its result on another device than its arguments'");
+  k.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
+}
+
 inline bool shares_written_storage(const Kernel &k, const tpu_value *v) {
   const tpu_store *seen = nullptr;
   for (size_t i = 0; i < k.args.size(); i++)
@@ -169,8 +176,6 @@ inline bool shares_written_storage(const Kernel &k, const tpu_value *v) {
 }
 
 }  // namespace
-
-void Kernel::operator()(const c10::OperatorHandle &, c10::DispatchKeySet, torch::jit::Stack *stack) { run(stack); }
 
 void Kernel::run(torch::jit::Stack *stack) {
   const size_t nargs = args.size(), base = stack->size() - nargs;
@@ -297,6 +302,8 @@ void Kernel::run(torch::jit::Stack *stack) {
         v.tag = TPU_NONE;
         if (!x.isNone()) {
           where = x.toDevice();
+          if (C10_UNLIKELY(!where.is_privateuseone() || (devices.found >= 0 && where.has_index() && where.index() != devices.found)))
+            return run_composite(*this, stack);
           v.tag = TPU_DEVICE;
           v.u.i = where.index();
         }

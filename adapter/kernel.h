@@ -16,7 +16,7 @@ struct Arg {
 };
 
 // A registered overload joined with its row.
-struct Kernel final : c10::OperatorKernel {
+struct Kernel {
   tpu_op *op = nullptr;
   c10::OperatorHandle handle;
   c10::SmallVector<Arg, 8> args;
@@ -26,7 +26,6 @@ struct Kernel final : c10::OperatorKernel {
   bool has_lists = false, has_out = false, writes = false, random = false, matmul = false, index = false;
 
   explicit Kernel(const c10::OperatorHandle &h) : handle(h) {}
-  void operator()(const c10::OperatorHandle &op_handle, c10::DispatchKeySet, torch::jit::Stack *stack);
   // The arguments are the last ones on the stack; they are replaced by the results.
   void run(torch::jit::Stack *stack);
 };

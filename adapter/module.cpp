@@ -18,6 +18,7 @@ TPU_API void tpu_adapter_free(void *p);
 TPU_API void tpu_adapter_set_precision(int p);
 TPU_API int tpu_adapter_get_precision(void);
 TPU_API tpu_err *tpu_adapter_event_elapsed(int64_t first, int64_t second, double *ms);
+TPU_API const void *tpu_adapter_default_generator(int device);
 TPU_API tpu_err *tpu_adapter_get_rng(int device, uint64_t *out);
 TPU_API tpu_err *tpu_adapter_set_rng(int device, uint64_t seed, uint64_t offset);
 
@@ -46,6 +47,14 @@ tpu_err *tpu_adapter_event_elapsed(int64_t first, int64_t second, double *ms) {
     return nullptr;
   } catch (const c10::Error &e) {
     return tpu_err_new(TPU_ERR_RUNTIME, e.what_without_backtrace());
+  }
+}
+// The at::Generator of the device, lent for the process; for THPGenerator_Wrap. NULL when there is no such device.
+const void *tpu_adapter_default_generator(int device) {
+  try {
+    return &torch_tpu::default_generator(device);
+  } catch (const c10::Error &) {
+    return nullptr;
   }
 }
 // The default generator's {seed, offset}.

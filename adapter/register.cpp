@@ -118,7 +118,7 @@ std::unordered_map<std::string, Kernel *> &kernels() {
 }
 
 // The row that serves this overload, joined with it; NULL when there is none.
-c10::intrusive_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optional<OperatorHandle> &twin) {
+std::unique_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optional<OperatorHandle> &twin) {
   const c10::FunctionSchema &s = h.schema();
   std::vector<std::string> types;
   for (const auto &a : s.arguments()) types.push_back(type_text(a));
@@ -149,7 +149,7 @@ c10::intrusive_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optio
   throw_if(tpu_op_find(&c_schema, twin ? twin_name.c_str() : nullptr, &op));
   if (!op) return {};
 
-  auto k = c10::make_intrusive<Kernel>(h);
+  auto k = std::make_unique<Kernel>(h);
   k->op = op;
   k->twin = twin;
   k->meta = cpp_meta_kernel(h);
@@ -176,6 +176,13 @@ c10::intrusive_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optio
     k->index |= base == m;
   return k;
 }
+
+// What the dispatcher holds: one operator's closure.
+struct Call final : c10::OperatorKernel {
+  Kernel *kernel;
+  explicit Call(Kernel *k) : kernel(k) {}
+  void operator()(const OperatorHandle &, c10::DispatchKeySet, torch::jit::Stack *stack) { kernel->run(stack); }
+};
 
 bool serve(const OperatorHandle &h, const std::string &name, const Rows &rows) {
   const c10::FunctionSchema &s = h.schema();
@@ -229,19 +236,13 @@ void register_rows() {
       }
       auto k = make_kernel(h, twin);
       if (!k) continue;
-      k->handle = h;
-      c10::raw::intrusive_ptr::incref(k.get()); // lives for the process
-      kernels()[name] = k.get();
+      Kernel *kernel = k.release();  // lives for the process
+      kernels()[name] = kernel;
       if (by_hand().count(name)) continue;
-      struct Call final : c10::OperatorKernel {
-        Kernel *kernel;
-        explicit Call(Kernel *kk) : kernel(kk) {}
-        void operator()(const OperatorHandle &, c10::DispatchKeySet, torch::jit::Stack *stack) { kernel->run(stack); }
-      };
       // The handle would take the kernel out again when it dies; it never does.
       new c10::RegistrationHandleRAII(dispatcher.registerImpl(
           h.operator_name(), c10::DispatchKey::PrivateUse1,
-          c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Call>(k.get())), std::nullopt, nullptr, "torch_tpu"));
+          c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Call>(kernel)), std::nullopt, nullptr, "torch_tpu"));
     }
 }
 

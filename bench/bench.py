@@ -93,7 +93,7 @@ ROWS = {
     "dropout": (large, lambda x: F.dropout(x, 0.5), 5),
     "randn": (large, lambda x: torch.randn(1024, 1024, device=x.device), 5),
     "item": (small, lambda x: x[0, 0].item(), 50),
-    "to the host": (large, lambda x: x.cpu(), 5),
+    "to the host": (large, lambda x: x.to("cpu", copy=True), 5),
     "from the host": (lambda d: (large("cpu"), d), lambda a: a[0].to(a[1], copy=True), 5),
     "foreach of 50": (lambda d: [small(d) for _ in range(50)], lambda xs: torch._foreach_mul(xs, 0.99), 5),
     "MLP AdamW step": (step, lambda run: run(), 10),

@@ -76,6 +76,7 @@ _ADAPTER_FUNCTIONS = {
     "tpu_adapter_set_precision": (None, c_int),
     "tpu_adapter_get_precision": (c_int,),
     "tpu_adapter_event_elapsed": ("error", c_int64, c_int64, POINTER(c_double)),
+    "tpu_adapter_default_generator": (c_void_p, c_int),
     "tpu_adapter_get_rng": ("error", c_int, POINTER(c_uint64)),
     "tpu_adapter_set_rng": ("error", c_int, c_uint64, c_uint64),
 }
@@ -147,6 +148,17 @@ def open_libraries():
     _bind(library, _ADAPTER_FUNCTIONS)
     library.tpu_adapter_set_resolver(_resolver)
     adapter = library
+
+
+def default_generator(device):
+    """The torch.Generator of the device's own state. PyTorch makes such Python objects in libtorch_python, which the adapter
+    does not link, so its function is called by name."""
+    import torch
+
+    library = ctypes.PyDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_python.so"))
+    wrap = library["_Z17THPGenerator_WrapRKN2at9GeneratorE"]
+    wrap.restype, wrap.argtypes = ctypes.py_object, [c_void_p]
+    return wrap(adapter.tpu_adapter_default_generator(device))
 
 
 def stats():

@@ -325,45 +325,7 @@ class _Generators:
             index += len(self)
         if not 0 <= index < len(self):
             raise IndexError(f"there is no tpu device {index}")
-        return _Default(index)
-
-
-class _Default:
-    """The default generator of one device. PyTorch hands the C++ object to Python for its own devices only, so this one
-    acts on the same state by its index."""
-
-    def __init__(self, index):
-        self.device = torch.device("tpu", index)
-
-    def manual_seed(self, seed):
-        _set_rng(self.device.index, int(seed) & _MASK, 0)
-        return self
-
-    def seed(self):
-        value = torch.Generator().seed()
-        self.manual_seed(value)
-        return value
-
-    def initial_seed(self):
-        return _get_rng(self.device.index)[0]
-
-    def get_state(self):
-        return get_rng_state(self.device)
-
-    def set_state(self, state):
-        set_rng_state(state, self.device)
-        return self
-
-    def get_offset(self):
-        return _get_rng(self.device.index)[1]
-
-    def set_offset(self, offset):
-        _set_rng(self.device.index, self.initial_seed(), int(offset))
-
-    def clone_state(self):
-        g = torch.Generator(self.device)
-        g.set_state(self.get_state())
-        return g
+        return _core.default_generator(index)
 
 
 default_generators = _Generators()

@@ -1,5 +1,6 @@
 /* Activations and their gradients. */
 #include <math.h>
+#include <string.h>
 
 #include "ops/pointwise.h"
 
@@ -27,9 +28,15 @@ OP(threshold_backward, "aten::threshold_backward") {
 
 /* ---- gelu, silu, mish ------------------------------------------------------------------------------------------- */
 
+static bool gelu_by_tanh(op_ctx *c, int arg) {
+  const char *s = op_str(c, arg);
+  if (strcmp(s, "none") && strcmp(s, "tanh")) op_fail(c, TPU_ERR_RUNTIME, "approximate argument must be either none or tanh.");
+  return s[0] == 't';
+}
+
 OP(gelu, "aten::gelu") {
   val x = t_float(c, T(0)), half = P_MULC(x, 0.5);
-  if (op_str(c, 1)[0] == 't') {
+  if (gelu_by_tanh(c, 1)) {
     val cube = P_MUL(P_MUL(x, x), x), inner = P_MULC(P_ADD(x, P_MULC(cube, 0.044715)), SQRT_2_PI);
     RET(P_MUL(half, P_ADDC(P_UN(TANH, inner), 1)));
     return;
@@ -41,7 +48,7 @@ OP(gelu_backward, "aten::gelu_backward") {
   val v[2] = {T(0), T(1)};
   p_float(c, v, 2);
   val g = v[0], x = v[1], x2 = P_MUL(x, x);
-  if (op_str(c, 2)[0] == 't') {
+  if (gelu_by_tanh(c, 2)) {
     val t = P_UN(TANH, P_MULC(P_ADD(x, P_MULC(P_MUL(x2, x), 0.044715)), SQRT_2_PI));
     val left = P_MULC(P_ADDC(t, 1), 0.5);
     val dt = P_SUB(P_NUM(t, 1), P_MUL(t, t)), di = P_MULC(P_ADDC(P_MULC(x2, 3 * 0.044715), 1), SQRT_2_PI);
@@ -134,9 +141,8 @@ OP(logit_backward, "aten::logit_backward") {
   val g = v[0], x = v[1], eps = logit_eps(c, 2, x), zero = P_NUM(x, 0), one = P_NUM(x, 1);
   val low = eps ? eps : zero, high = eps ? P_SUB(one, eps) : one;
   val r = P_DIV(g, P_MUL(x, P_SUB(one, x)));
-  r = P_SEL(P_OR(P_CMP(EQ, x, zero), P_CMP(EQ, x, one)), P_MULC(g, INFINITY), r);
-  val outside = P_OR(P_CMP(LT, x, low), P_CMP(GT, x, high));
-  RET(P_SEL(outside, P_NUM(x, eps ? 0 : NAN), r));
+  val inside = P_AND(P_CMP(GE, x, low), P_CMP(LE, x, high));
+  RET(P_SEL(inside, r, P_NUM(x, eps ? 0 : NAN)));
 }
 
 /* ---- piecewise --------------------------------------------------------------------------------------------------- */
@@ -166,13 +172,13 @@ OP(elu_backward, "aten::elu_backward") { /* grad, alpha, scale, input_scale, is_
   val g = v[0], x = v[1], coef = P_MUL(v[2], v[3]), low;
   if (INT(4)) low = P_MUL(P_MUL(g, v[4]), P_ADD(x, coef));
   else low = P_MUL(P_MUL(g, v[4]), P_MUL(coef, P_UN(EXP, P_MUL(x, v[4]))));
-  RET(P_SEL(P_CMPC(LE, x, 0), low, P_MUL(g, v[3])));
+  RET(P_SEL(P_CMPC(GT, x, 0), P_MUL(g, v[3]), low));
 }
 
 OP(hardtanh_backward, "aten::hardtanh_backward") {
   val v[4] = {T(0), T(1), S(2), S(3)};
   p_math(c, v, 4);
-  RET(P_SEL(P_OR(P_CMP(LE, v[1], v[2]), P_CMP(GE, v[1], v[3])), P_NUM(v[0], 0), v[0]));
+  RET(P_SEL(P_AND(P_CMP(GT, v[1], v[2]), P_CMP(LT, v[1], v[3])), v[0], P_NUM(v[0], 0)));
 }
 
 /* min(max(x + 3, 0), 6) */
@@ -242,7 +248,8 @@ OP(softshrink, "aten::softshrink") {
 static val shrink_backward(op_ctx *c) {
   val v[3] = {T(0), T(1), S(2)};
   p_math(c, v, 3);
-  return P_SEL(is_shrunk(c, v[1], v[2]), P_NUM(v[0], 0), v[0]);
+  val outside = P_OR(P_CMP(LT, v[1], P_UN(NEG, v[2])), P_CMP(GT, v[1], v[2]));
+  return P_SEL(outside, v[0], P_NUM(v[0], 0));
 }
 OP(hardshrink_backward, "aten::hardshrink_backward") { RET(shrink_backward(c)); }
 OP(softshrink_backward, "aten::softshrink_backward") { RET(shrink_backward(c)); }
@@ -280,11 +287,13 @@ static val rrelu(op_ctx *c, val *noise) {
   return P_MUL(x, *noise);
 }
 
-OP(rrelu_with_noise, "aten::rrelu_with_noise") {
+static void rrelu_writing(op_ctx *c) {
   val noise;
   RET(rrelu(c, &noise));
   if (noise) op_write(c, 1, 0, noise);
 }
+OP(rrelu_with_noise, "aten::rrelu_with_noise") { rrelu_writing(c); }
+OP(rrelu_with_noise_, "aten::rrelu_with_noise_") { rrelu_writing(c); } /* no functional twin: noise is written */
 
 OP(rrelu_with_noise_functional, "aten::rrelu_with_noise_functional") {
   val noise;

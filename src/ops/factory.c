@@ -16,6 +16,12 @@ OP(full, "aten::full") {
   else op_fail(c, TPU_ERR_RUNTIME, "aten::full needs the metadata of its result");
 }
 
+OP(efficientzerotensor, "aten::_efficientzerotensor") { /* a gradient that is zero; autograd asks for it */
+  const tpu_meta *m = op_meta(c, 0);
+  if (m) RET(t_zeros(c, (tpu_dtype)m->dtype, m->ndim, m->sizes));
+  else op_fail(c, TPU_ERR_RUNTIME, "aten::_efficientzerotensor needs the metadata of its result");
+}
+
 /* The dtype in which PyTorch steps through a range of dtype d: integers in int64, floats in double, reduced floats in
  * float. */
 static tpu_dtype step_dtype(tpu_dtype d) {

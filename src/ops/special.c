@@ -77,11 +77,11 @@ static val zeta(op_ctx *c, val s, val q) {
   r = P_SEL(negative, P_ADD(r, P_SEL(odd, P_UN(NEG, before), before)), r);
   val pole = P_AND(P_CMP(LE, q, zero), P_CMP(EQ, q, down));
   val undefined = P_AND(negative, P_CMP(NE, s, P_UN(FLOOR, s)));
+  undefined = P_OR(undefined, P_OR(p_isnan(c, s), p_isnan(c, q)));
   r = P_SEL(undefined, P_NUM(q, NAN), r);
   r = P_SEL(pole, P_NUM(q, INFINITY), r);
   r = P_SEL(P_CMPC(EQ, s, 1), P_NUM(q, INFINITY), r);
-  r = P_SEL(P_CMPC(LT, s, 1), P_NUM(q, NAN), r);
-  return P_SEL(P_OR(p_isnan(c, s), p_isnan(c, q)), P_NUM(q, NAN), r);
+  return P_SEL(P_CMPC(LT, s, 1), P_NUM(q, NAN), r);
 }
 
 OP(zeta, "aten::special_zeta") {

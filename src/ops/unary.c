@@ -35,10 +35,10 @@ OP(bitwise_not, "aten::bitwise_not") {
   RET(p_is_int(x) ? t_not(c, x) : p_no_kernel(c, "bitwise_not_cpu", x));
 }
 
-/* float64 atan is wrong on one CPU plugin; atan2 is right on all. */
+/* The compiler of one CPU plugin makes wrong code of atan2(x, 1), which is how atan is lowered, when it sees the 1. */
 OP(atan, "aten::atan") {
   val x = t_float(c, T(0));
-  RET(x->dtype == TPU_F64 ? ir_binary(G, IR_ATAN2, x, P_NUM(x, 1)) : P_UN(ATAN, x));
+  RET(p_is_complex(x) ? P_UN(ATAN, x) : ir_binary(G, IR_ATAN2, x, P_SEL(p_isnan(c, x), x, P_NUM(x, 1))));
 }
 
 OP(exp2, "aten::exp2") {
@@ -166,10 +166,11 @@ OP(nan_to_num, "aten::nan_to_num") { RET(nan_to_num(c, T(0))); }
 
 /* ---- complex --------------------------------------------------------------------------------------------------- */
 
-OP(conj_physical, "aten::_conj_physical") {
-  val x = T(0);
-  RET(p_is_complex(x) ? ir_binary(G, IR_COMPLEX, P_UN(REAL, x), P_UN(NEG, P_UN(IMAG, x))) : x);
+static val conj_physical(op_ctx *c, val x) {
+  return p_is_complex(x) ? ir_binary(G, IR_COMPLEX, P_UN(REAL, x), P_UN(NEG, P_UN(IMAG, x))) : x;
 }
+OP_UNARY(conj_physical, "aten::_conj_physical", conj_physical)
+OP_UNARY(conj_physical_out, "aten::conj_physical", conj_physical) /* its in-place and out= forms arrive */
 
 OP(angle, "aten::angle") {
   val x = T(0);

@@ -6,16 +6,28 @@
 /* CompileOptionsProto { executable_build_options (3) { num_replicas (4): 1, num_partitions (5): 1 },
  *                       compile_portable_executable (4): true } */
 static const char portable_options[] = "\x1a\x04\x20\x01\x28\x01\x20\x01";
+/* XLA's CPU backend has "fast" maximum and minimum switched on, which lose NaN; PyTorch's keep it. The same bytes, and
+ * env_option_overrides (7) { "xla_cpu_enable_fast_min_max": false }. */
+static const char cpu_options[] =
+    "\x1a\x04\x20\x01\x28\x01\x20\x01"
+    "\x3a\x21\x0a\x1b"
+    "xla_cpu_enable_fast_min_max"
+    "\x12\x02\x10\x00";
 
 tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *options, size_t options_len,
                       pjrt_exec **out) {
   *out = NULL;
+  if (!options) {
+    bool cpu = !strcmp(pjrt_platform(c), "cpu");
+    options = cpu ? cpu_options : portable_options;
+    options_len = cpu ? sizeof cpu_options - 1 : sizeof portable_options - 1;
+  }
   PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size),
                     .code = text, .code_size = len, .format = "mlir", .format_size = 4};
   PJRT_Client_Compile_Args a = {.client = c->client,
                                 .program = &p,
-                                .compile_options = options ? options : portable_options,
-                                .compile_options_size = options ? options_len : sizeof portable_options - 1};
+                                .compile_options = options,
+                                .compile_options_size = options_len};
   TPU_TRY(PJRT_CALL(c->api, PJRT_Client_Compile, &a));
   if (!a.executable) return door_no_result(c->api, "PJRT_Client_Compile");
   *out = a.executable;

@@ -206,7 +206,8 @@ TEST(indexing) {
   REFUSES("expected 2 window, inserted and batching dims", ir_scatter(g, f23, i2, f3, &put, -1, false, false));
   REFUSES("a body or -1", ir_scatter(g, f3, i2, f3, &put, -2, false, false));
   REFUSES("a dim of float32[3], got 1", val a[2]; ir_sort_begin(g, &f3, 1, 1, true, a));
-  REFUSES("expected the comparator to compare", val a[2]; ir_sort_begin(g, &b2, 1, 0, true, a); ir_sort_end(g, a[0], a));
+  REFUSES("expected the comparator to compare", val a[2]; ir_sort_begin(g, &b2, 1, 0, true, a);
+          ir_sort_end(g, a[0], a));
   REFUSES("a bool scalar, got float32[]", val a[2]; ir_sort_begin(g, &f3, 1, 0, true, a); ir_sort_end(g, a[0], a));
 }
 
