@@ -15,9 +15,9 @@ using at::Tensor;
 void nonzero(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   static Kernel *fixed = find_kernel("aten::nonzero_static");
   const Tensor self = stack->back().toTensor();
-  if (!fixed || self.dim() == 0) return fallback(op, stack);
+  if (!fixed) return fallback(op, stack);
   const int64_t n = self.numel() ? self.ne(0).sum().item<int64_t>() : 0;
-  Tensor out = n ? call_kernel(fixed, {self, n, -1}) : new_tensor({0, self.dim()}, c10::kLong, self.device().index());
+  Tensor out = n && self.dim() ? call_kernel(fixed, {self, n, -1}) : new_tensor({n, self.dim()}, c10::kLong, self.device().index());
   stack->pop_back();
   stack->emplace_back(std::move(out));
 }

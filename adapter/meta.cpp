@@ -87,6 +87,7 @@ struct MetaArgs {
 bool fill(const at::Tensor &t, tpu_meta &m) {
   m.defined = t.defined();
   if (!t.defined()) return true;
+  TORCH_CHECK_TYPE(tpu_dtype_size(static_cast<tpu_dtype>(t.scalar_type())) != 0, "tpu: tensors of dtype ", t.scalar_type(), " are not supported on this device");
   if (t.dim() > 64 || t.layout() != c10::kStrided) return false;
   m.ndim = static_cast<int32_t>(t.dim());
   m.dtype = static_cast<uint8_t>(t.scalar_type());

@@ -118,10 +118,15 @@ def synchronize(device=None) -> None:
     _core_lib.tpu_synchronize(_checked(device))
 
 
+# What libtpu calls a device, where the product has another name (which other packages look for).
+_PRODUCT_NAMES = {"TPU v5 lite": "TPU v5e", "TPU v5": "TPU v5p", "TPU v6 lite": "TPU v6e", "TPU7x": "TPU v7", "TPU v7x": "TPU v7"}
+
+
 def get_device_name(device=None) -> str:
     """The kind of the device, starting with "TPU" ("TPU v5e"); "TPU emulated (cpu)" on a CPU plugin."""
     _lazy_init()
     kind = _core_lib.tpu_device_kind(_checked(device)).decode("utf-8", "replace")
+    kind = _PRODUCT_NAMES.get(kind, kind)
     return kind if kind.upper().startswith("TPU") else f"TPU emulated ({kind})"
 
 

@@ -56,8 +56,7 @@ static bool parse_names(const char *names, const char *text, int64_t *out) {
 
 static bool parse(env_flag f, const char *text, int64_t *out) {
   switch (rows[f].kind) {
-    case KIND_ENUM:
-      return parse_names(rows[f].names, text, out);
+    case KIND_ENUM: return parse_names(rows[f].names, text, out);
     case KIND_BOOL:
       if (!strcmp(text, "true")) text = "1";
       if (!strcmp(text, "false")) text = "0";
@@ -70,8 +69,7 @@ static bool parse(env_flag f, const char *text, int64_t *out) {
       *out = v;
       return true;
     }
-    default:
-      return true;
+    default: return true;
   }
 }
 

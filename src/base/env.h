@@ -18,8 +18,8 @@ typedef enum {
  * defaults of flags that did not parse. */
 TPU_MUST tpu_err *env_check(void);
 const char *env_str(env_flag f);
-int64_t env_int(env_flag f);      /* INT, BOOL */
-int env_choice(env_flag f);       /* ENUM: index in the list */
+int64_t env_int(env_flag f); /* INT, BOOL */
+int env_choice(env_flag f);  /* ENUM: index in the list */
 /* Name, kind, default and help of flag i, for the generated docs; false past the end. */
 TPU_API bool tpu_env_describe(int i, const char **name, const char **kind, const char **def, const char **help);
 /* Forgets the parsed values, for tests. */

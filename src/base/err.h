@@ -15,9 +15,9 @@ TPU_MUST tpu_err *err_nomem(void);
 /* A second owner of the same error. */
 TPU_MUST tpu_err *err_copy(const tpu_err *e);
 
-#define TPU_TRY(expr)                                                                                        \
-  do {                                                                                                       \
-    tpu_err *try_err_ = (expr);                                                                              \
-    if (try_err_) return try_err_;                                                                           \
+#define TPU_TRY(expr)              \
+  do {                             \
+    tpu_err *try_err_ = (expr);    \
+    if (try_err_) return try_err_; \
   } while (0)
 #endif

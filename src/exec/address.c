@@ -1,6 +1,6 @@
-/* Addresses that stand for storages: unreadable, unique while the storage lives, aligned to 64 bytes, with nbytes of room,
- * so that data_ptr arithmetic and overlap tests of PyTorch stay right. Four size classes a power of two; freed addresses
- * are used again. All under ex.lock. */
+/* Addresses that stand for storages: unreadable, unique while the storage lives, aligned to 64 bytes, with nbytes of
+ * room, so that data_ptr arithmetic and overlap tests of PyTorch stay right. Four size classes a power of two; freed
+ * addresses are used again. All under ex.lock. */
 #include <sys/mman.h>
 
 #include "exec/exec.h"
@@ -61,4 +61,6 @@ void address_give(void *p, size_t nbytes) {
   c->free[c->n++] = (uintptr_t)p;
 }
 
-bool tpu_is_device_address(const void *p) { return range_start && (uintptr_t)p >= range_start && (uintptr_t)p < range_end; }
+bool tpu_is_device_address(const void *p) {
+  return range_start && (uintptr_t)p >= range_start && (uintptr_t)p < range_end;
+}

@@ -1,5 +1,5 @@
-/* Builds the entry of a call that was not seen before: PyTorch's metadata, the row's graph, the program. Room 3 and 4 of
- * docs/architecture.md. No lock is held here; what the call's arguments look like was copied into call_state. */
+/* Builds the entry of a call that was not seen before: PyTorch's metadata, the row's graph, the program. Room 3 and 4
+ * of docs/architecture.md. No lock is held here; what the call's arguments look like was copied into call_state. */
 #include <string.h>
 
 #include "exec/exec.h"
@@ -65,7 +65,8 @@ static val store_value(builder *b, int n) {
     b->store_val[n] = trace_param(b->t, st->buf, st->base.dtype, st->base.ndim, st->base.dims);
   } else if (!b->store_val[n]) {
     b->store_param[n] = b->nparams;
-    b->store_val[n] = add_param(b, (param_spec){.kind = PARAM_STORE, .elem = n}, st->base.dtype, st->base.ndim, st->base.dims);
+    b->store_val[n] =
+        add_param(b, (param_spec){.kind = PARAM_STORE, .elem = n}, st->base.dtype, st->base.ndim, st->base.dims);
   }
   return b->store_val[n];
 }
@@ -87,8 +88,10 @@ static const val *plan_starts(builder *b, const call_tensor *ct) {
   val *starts = arena_alloc(ir_arena(b->g), (size_t)(p->nstarts + 1) * sizeof *starts);
   if (!starts) return NULL;
   for (int k = 0; k < p->nstarts; k++)
-    starts[k] = b->t ? recorded_number(b, &(op_host_number){.dtype = TPU_I64, .is_int = true, .i = p->starts[k]}, p->start_dtype)
-                     : add_param(b, (param_spec){.kind = PARAM_START, .elem = (int32_t)(ct - b->cs->tensors), .k = k}, p->start_dtype, 0, NULL);
+    starts[k] = b->t ? recorded_number(b, &(op_host_number){.dtype = TPU_I64, .is_int = true, .i = p->starts[k]},
+                                       p->start_dtype)
+                     : add_param(b, (param_spec){.kind = PARAM_START, .elem = (int32_t)(ct - b->cs->tensors), .k = k},
+                                 p->start_dtype, 0, NULL);
   return starts;
 }
 
@@ -139,7 +142,8 @@ static val env_number(op_ctx *c, int arg, int elem, tpu_dtype d, bool weak) {
 static val recorded_rng(builder *b) {
   pjrt_buffer *p;
   dbuf *d = NULL;
-  tpu_err *e = b->c->rng ? pjrt_buffer_from_host(ex.client, b->c->device, b->c->rng, dtype_pjrt(TPU_U64), (const int64_t[]){2}, 1, &p)
+  tpu_err *e = b->c->rng ? pjrt_buffer_from_host(ex.client, b->c->device, b->c->rng, dtype_pjrt(TPU_U64),
+                                                 (const int64_t[]){2}, 1, &p)
                          : err_new(TPU_ERR_RUNTIME, "no generator was given");
   if (!e) e = dbuf_new(p, b->c->device, NULL, &d);
   if (e) {
@@ -157,7 +161,9 @@ static val env_rng(op_ctx *c, int64_t words) {
   int64_t before = b->rng_blocks;
   b->rng_blocks += words < 0 ? 0 : (words + 3) / 4;
   val *state_at = &b->store_val[b->cs->nstores], state = *state_at; /* one state a call */
-  if (!state) state = *state_at = b->t ? recorded_rng(b) : add_param(b, (param_spec){.kind = PARAM_RNG}, TPU_U64, 1, (const int64_t[]){2});
+  if (!state)
+    state = *state_at =
+        b->t ? recorded_rng(b) : add_param(b, (param_spec){.kind = PARAM_RNG}, TPU_U64, 1, (const int64_t[]){2});
   if (!before) return state;
   val shift = ir_const_ints(b->g, TPU_U64, (const int64_t[]){0, before}, 1, (const int64_t[]){2});
   return ir_binary(b->g, IR_ADD, state, shift);
@@ -179,7 +185,8 @@ static tpu_dtype env_default_dtype(op_ctx *c) {
   (void)c;
   return (tpu_dtype)atomic_load_explicit(&ex.default_dtype, memory_order_relaxed);
 }
-static const op_env env = {env_tensor, env_number, env_rng, env_constant, env_classify, env_precision, env_default_dtype};
+static const op_env env = {env_tensor,   env_number,    env_rng,          env_constant,
+                           env_classify, env_precision, env_default_dtype};
 
 /* ---- writing --------------------------------------------------------------------------------------------------- */
 
@@ -199,7 +206,8 @@ static bool check_dims(builder *b, val v, int ndim, const int64_t *sizes, const 
 static void write_tensor(builder *b, int arg, int elem, val v) {
   call_tensor *ct = find_tensor(b, arg, elem);
   if (!ct || ct->store < 0) {
-    ir_fail(b->g, TPU_ERR_RUNTIME, "%s: result is to be written to argument %d, which is no tpu tensor", b->c->op->name, arg);
+    ir_fail(b->g, TPU_ERR_RUNTIME, "%s: result is to be written to argument %d, which is no tpu tensor", b->c->op->name,
+            arg);
     return;
   }
   const tpu_tensor *t = ct->t;
@@ -243,7 +251,8 @@ static val to_memory_order(builder *b, val v, out_spec *o) {
       perm[j] = -1;
       for (int i = 0; i < o->ndim && perm[j] < 0; i++)
         if (!taken[i] && o->sizes[i] == dims[j] && (dims[j] == 1 || o->strides[i] == stride)) perm[j] = i;
-      if (perm[j] < 0) return ir_fail(b->g, TPU_ERR_RUNTIME, "%s: no order of dimensions for its result", b->c->op->name);
+      if (perm[j] < 0)
+        return ir_fail(b->g, TPU_ERR_RUNTIME, "%s: no order of dimensions for its result", b->c->op->name);
       taken[perm[j]] = true;
     }
     o->base_dims = dims;
@@ -335,7 +344,11 @@ static tpu_err *collect(builder *b, call_entry *e) {
     const view_base *base = &b->store_new_base[s];
     call_store *st = &b->cs->stores[s];
     out_spec *o = &e->outs[e->nouts++];
-    *o = (out_spec){.kind = OUT_STORE, .elem = s, .output = e->noutputs++, .base_dtype = (uint8_t)base->dtype, .base_ndim = (int16_t)base->ndim};
+    *o = (out_spec){.kind = OUT_STORE,
+                    .elem = s,
+                    .output = e->noutputs++,
+                    .base_dtype = (uint8_t)base->dtype,
+                    .base_ndim = (int16_t)base->ndim};
     o->base_dims = arena_copy(&e->mem, base->dims, (size_t)base->ndim * sizeof(int64_t));
     b->outs[o->output] = v;
     if (!b->t && st->buf && b->store_val[s] && same_base(&st->base, base)) b->params[b->store_param[s]].donated = true;

@@ -1,8 +1,8 @@
 /* A call: key, lookup, run. The path of a call that was seen before builds no graph and allocates only its results.
  *
- * The call key is a list of 64-bit words: the operator, what the process has set (precision, default dtype), and for each
- * argument what the program depends on: for a tensor dtype, sizes, the form of its view and of its store's value; for a
- * constant its value; for an operand (Python numbers) only its kind. Where a view starts is no part of it. */
+ * The call key is a list of 64-bit words: the operator, what the process has set (precision, default dtype), and for
+ * each argument what the program depends on: for a tensor dtype, sizes, the form of its view and of its store's value;
+ * for a constant its value; for an operand (Python numbers) only its kind. Where a view starts is no part of it. */
 #include <string.h>
 
 #include "base/env.h"
@@ -50,15 +50,15 @@ static void scratch_give(call_state *cs) {
 }
 
 /* Grows an array to hold n elements. */
-#define ENSURE(array, cap, n)                                                                                \
-  do {                                                                                                       \
-    if (__builtin_expect((size_t)(n) > (size_t)(cap), 0)) {                                                  \
-      size_t want_ = (size_t)(n) * 2 < 16 ? 16 : (size_t)(n) * 2;                                            \
-      void *p_ = mem_realloc(array, want_ * sizeof *(array));                                                \
-      if (!p_) return err_nomem();                                                                           \
-      array = p_;                                                                                            \
-      cap = (__typeof__(cap))want_;                                                                          \
-    }                                                                                                        \
+#define ENSURE(array, cap, n)                                     \
+  do {                                                            \
+    if (__builtin_expect((size_t)(n) > (size_t)(cap), 0)) {       \
+      size_t want_ = (size_t)(n) * 2 < 16 ? 16 : (size_t)(n) * 2; \
+      void *p_ = mem_realloc(array, want_ * sizeof *(array));     \
+      if (!p_) return err_nomem();                                \
+      array = p_;                                                 \
+      cap = (__typeof__(cap))want_;                               \
+    }                                                             \
   } while (0)
 
 /* ---- the key --------------------------------------------------------------------------------------------------- */
@@ -186,7 +186,8 @@ static tpu_err *add_tensor(tpu_call *c, call_state *cs, const tpu_value *v, cons
   ct->plan = cs->nplans++;
   TPU_TRY(put(cs, head | (uint64_t)ct->grown << 36));
   TPU_TRY(put_words(cs, t->sizes, (size_t)t->ndim));
-  TPU_TRY(put(cs, ct->base.dtype | (uint64_t)ct->base.ndim << 8 | (uint64_t)(*p)->nwords << 24 | (uint64_t)(*p)->start_dtype << 56));
+  TPU_TRY(put(cs, ct->base.dtype | (uint64_t)ct->base.ndim << 8 | (uint64_t)(*p)->nwords << 24 |
+                      (uint64_t)(*p)->start_dtype << 56));
   TPU_TRY(put_words(cs, ct->base.dims, (size_t)ct->base.ndim));
   if (ct->grown) { /* what the program's parameter looks like */
     TPU_TRY(put(cs, (uint64_t)s->ndim));
@@ -211,9 +212,7 @@ static tpu_err *add_value(tpu_call *c, call_state *cs, const tpu_value *v, int a
       if (number) return put_number(cs, op, v, arg, 0);
       TPU_TRY(put(cs, v->tag));
       return put(cs, (uint64_t)v->u.i);
-    case TPU_INTS:
-      TPU_TRY(put(cs, TPU_INTS | (uint64_t)v->n << 8));
-      return put_words(cs, v->u.ints, v->n);
+    case TPU_INTS: TPU_TRY(put(cs, TPU_INTS | (uint64_t)v->n << 8)); return put_words(cs, v->u.ints, v->n);
     case TPU_DOUBLES:
     case TPU_SCALARS:
       TPU_TRY(put(cs, v->tag | (uint64_t)v->n << 8));
@@ -247,13 +246,13 @@ tpu_err *call_key(tpu_call *c, call_state *cs) {
     const tpu_value *v = &c->args[i];
     if (v->tag == TPU_TENSOR) ndims += room_for(v->u.tensor);
     else if (v->tag == TPU_TENSORS)
-      for (uint32_t k = 0; k < v->n; k++)
-        ndims += room_for(&v->u.tensor[k]);
+      for (uint32_t k = 0; k < v->n; k++) ndims += room_for(&v->u.tensor[k]);
   }
   ENSURE(cs->dims, cs->cap_dims, ndims); /* before anything points into it */
   TPU_TRY(put(cs, (uint64_t)(uintptr_t)c->op));
   TPU_TRY(put(cs, (uint64_t)atomic_load_explicit(&ex.precision, memory_order_relaxed) |
-                      (uint64_t)atomic_load_explicit(&ex.default_dtype, memory_order_relaxed) << 8 | (uint64_t)c->nargs << 16));
+                      (uint64_t)atomic_load_explicit(&ex.default_dtype, memory_order_relaxed) << 8 |
+                      (uint64_t)c->nargs << 16));
   for (int i = 0; i < c->nargs; i++) TPU_TRY(add_value(c, cs, &c->args[i], i));
   return NULL;
 }
@@ -321,12 +320,14 @@ static tpu_err *gather_locked(tpu_call *c, call_state *cs, const call_entry *e, 
       case PARAM_STORE: d = dbuf_retain(cs->stores[p->elem].buf); break;
       case PARAM_NUMBER: {
         op_host_number num;
-        if (!op_read_number(&c->args[p->arg], p->elem, &num)) return err_new(TPU_ERR_RUNTIME, "argument %d is no number", p->arg);
+        if (!op_read_number(&c->args[p->arg], p->elem, &num))
+          return err_new(TPU_ERR_RUNTIME, "argument %d is no number", p->arg);
         TPU_TRY(number_get_locked(&num, (tpu_dtype)p->dtype, c->device, &d));
         break;
       }
       case PARAM_START: {
-        op_host_number num = {.dtype = TPU_I64, .is_int = true, .i = cs->plans[cs->tensors[p->elem].plan]->starts[p->k]};
+        op_host_number num = {
+            .dtype = TPU_I64, .is_int = true, .i = cs->plans[cs->tensors[p->elem].plan]->starts[p->k]};
         TPU_TRY(number_get_locked(&num, (tpu_dtype)p->dtype, c->device, &d));
         break;
       }
@@ -463,7 +464,8 @@ static tpu_err *insert(call_state *cs, call_entry *take_e) {
 tpu_err *tpu_call_run(tpu_call *c) {
   TPU_TRY(ex_ready());
   if (c->device < 0 || c->device >= ex.ndevices)
-    return err_new(TPU_ERR_RUNTIME, "tpu: device index %d is out of range: there are %d devices", c->device, ex.ndevices);
+    return err_new(TPU_ERR_RUNTIME, "tpu: device index %d is out of range: there are %d devices", c->device,
+                   ex.ndevices);
   call_state *cs = scratch_take();
   if (!cs) return err_nomem();
   tpu_err *err = NULL;
@@ -489,7 +491,8 @@ tpu_err *tpu_call_run(tpu_call *c) {
     }
     ex_unlock();
     if (tries == 8) {
-      err = err_new(TPU_ERR_RUNTIME, "%s: its arguments changed while it was built (another thread writes to them)", c->op->name);
+      err = err_new(TPU_ERR_RUNTIME, "%s: its arguments changed while it was built (another thread writes to them)",
+                    c->op->name);
       break;
     }
     tpu_op *op = (tpu_op *)c->op;

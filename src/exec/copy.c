@@ -42,7 +42,8 @@ static tpu_err *take_store(tpu_call *c, int ret, int elem, tpu_store *s, const i
 static tpu_err *call_copy(tpu_op *op, const tpu_tensor *self, const tpu_tensor *src, tpu_store **made) {
   pthread_once(&ops_once, ops_init);
   if (ops_error) return err_copy(ops_error);
-  tpu_value args[3] = {{.tag = TPU_TENSOR, .u.tensor = self}, {.tag = TPU_TENSOR, .u.tensor = src}, {.tag = TPU_BOOLEAN}};
+  tpu_value args[3] = {
+      {.tag = TPU_TENSOR, .u.tensor = self}, {.tag = TPU_TENSOR, .u.tensor = src}, {.tag = TPU_BOOLEAN}};
   tpu_call c = {.op = op, .args = args, .nargs = 3, .device = src->device, .result = take_store, .ctx = made};
   return tpu_call_run(&c);
 }
@@ -83,7 +84,8 @@ tpu_err *tpu_copy_from_host(const tpu_tensor *dst, const void *host) {
   TPU_TRY(check_dtype(dst));
   int64_t n = numel(dst);
   if (!n) return NULL;
-  if (dense(dst) && dst->offset == 0 && (size_t)n * tpu_dtype_size((tpu_dtype)dst->dtype) == dst->store->nbytes && !(dst->flags & (TPU_TENSOR_CONJ | TPU_TENSOR_NEG)))
+  if (dense(dst) && dst->offset == 0 && (size_t)n * tpu_dtype_size((tpu_dtype)dst->dtype) == dst->store->nbytes &&
+      !(dst->flags & (TPU_TENSOR_CONJ | TPU_TENSOR_NEG)))
     return upload(dst->store, host, (tpu_dtype)dst->dtype, dst->ndim, dst->sizes);
   /* a part of the storage, or other strides: upload, then write through the view */
   tpu_store *tmp;
@@ -95,7 +97,12 @@ tpu_err *tpu_copy_from_host(const tpu_tensor *dst, const void *host) {
       strides[i] = stride;
       stride *= dst->sizes[i] > 1 ? dst->sizes[i] : 1;
     }
-    tpu_tensor src = {.store = tmp, .sizes = dst->sizes, .strides = strides, .ndim = dst->ndim, .dtype = dst->dtype, .device = dst->device};
+    tpu_tensor src = {.store = tmp,
+                      .sizes = dst->sizes,
+                      .strides = strides,
+                      .ndim = dst->ndim,
+                      .dtype = dst->dtype,
+                      .device = dst->device};
     e = call_copy(&op_copy, dst, &src, NULL);
   }
   tpu_store_release(tmp);
@@ -175,7 +182,12 @@ tpu_err *tpu_copy_across(const tpu_tensor *dst, const tpu_tensor *src) {
       strides[i] = stride;
       stride *= src->sizes[i] > 1 ? src->sizes[i] : 1;
     }
-    tpu_tensor t = {.store = there, .sizes = src->sizes, .strides = strides, .ndim = src->ndim, .dtype = src->dtype, .device = dst->device};
+    tpu_tensor t = {.store = there,
+                    .sizes = src->sizes,
+                    .strides = strides,
+                    .ndim = src->ndim,
+                    .dtype = src->dtype,
+                    .device = dst->device};
     e = call_copy(&op_copy, dst, &t, NULL);
   }
   dbuf_release(d);
@@ -188,12 +200,19 @@ tpu_err *tpu_copy_across(const tpu_tensor *dst, const tpu_tensor *src) {
 
 static tpu_tensor bytes_of(tpu_store *s, const int64_t *n, size_t offset) {
   static const int64_t one[1] = {1};
-  return (tpu_tensor){.store = s, .sizes = n, .strides = one, .offset = (int64_t)offset, .ndim = 1, .dtype = TPU_U8, .device = (int16_t)s->device};
+  return (tpu_tensor){.store = s,
+                      .sizes = n,
+                      .strides = one,
+                      .offset = (int64_t)offset,
+                      .ndim = 1,
+                      .dtype = TPU_U8,
+                      .device = (int16_t)s->device};
 }
 
 static tpu_err *check_range(tpu_store *s, size_t offset, size_t n) {
   if (offset <= s->nbytes && n <= s->nbytes - offset) return NULL;
-  return err_new(TPU_ERR_RUNTIME, "tpu: bytes [%zu, %zu) are outside of a storage of %zu bytes", offset, offset + n, s->nbytes);
+  return err_new(TPU_ERR_RUNTIME, "tpu: bytes [%zu, %zu) are outside of a storage of %zu bytes", offset, offset + n,
+                 s->nbytes);
 }
 
 tpu_err *tpu_store_write_bytes(tpu_store *s, size_t offset, const void *host, size_t n) {
@@ -226,7 +245,10 @@ tpu_err *tpu_store_copy_bytes(tpu_store *dst, tpu_store *src, size_t n) {
     bool fits = !d || value_bytes(src) <= (int64_t)n;
     tpu_err *e = NULL;
     if (fits && d) e = store_set_locked(dst, d, (tpu_dtype)src->dtype, src->ndim, src->dims);
-    else if (fits) { dbuf_release(dst->buf); dst->buf = NULL; }
+    else if (fits) {
+      dbuf_release(dst->buf);
+      dst->buf = NULL;
+    }
     ex_unlock();
     if (fits) return e;
     dbuf_release(d);

@@ -28,12 +28,12 @@ typedef struct {
   atomic_int refs;
   atomic_int state; /* DBUF_* */
   int device;
-  bool reported;    /* its error was given to a synchronize already */
-  const char *op;   /* the operator that makes it, process-lived; NULL: a copy from the host */
+  bool reported;       /* its error was given to a synchronize already */
+  const char *op;      /* the operator that makes it, process-lived; NULL: a copy from the host */
   struct trace *trace; /* when PENDING: the recording that will make it, and its value there; else NULL */
   val value;
-  pjrt_buffer *b;   /* when FILLED */
-  tpu_err *err;     /* when FAILED: the program could not be enqueued, or one of its inputs had failed */
+  pjrt_buffer *b; /* when FILLED */
+  tpu_err *err;   /* when FAILED: the program could not be enqueued, or one of its inputs had failed */
 } dbuf;
 enum { DBUF_PENDING, DBUF_FILLED, DBUF_FAILED };
 
@@ -47,7 +47,8 @@ static inline dbuf *dbuf_retain(dbuf *d) {
 void dbuf_release(dbuf *d);
 /* Fills d, once, with a buffer (consumed) or an error (consumed), and wakes who waits. */
 void dbuf_fill(dbuf *d, pjrt_buffer *take_b, tpu_err *take_err);
-/* Waits until d is filled (not until the device is done) and lends its buffer; or gives its error with the op's name. */
+/* Waits until d is filled (not until the device is done) and lends its buffer; or gives its error with the op's name.
+ */
 TPU_MUST tpu_err *dbuf_buffer(dbuf *d, pjrt_buffer **out);
 TPU_MUST tpu_err *dbuf_wait(dbuf *d); /* blocks until the value is there */
 bool dbuf_done(dbuf *d);              /* filled and ready (or failed) */
@@ -107,9 +108,9 @@ struct tpu_op {
   const op_row *row;
   char *name; /* "aten::add.Tensor" */
   int nargs, nrets;
-  int16_t *ret_alias;  /* nrets: the argument returned, or -1 */
-  bool *written;       /* nargs */
-  bool *number;        /* nargs: a Scalar or float, so an operand */
+  int16_t *ret_alias;         /* nrets: the argument returned, or -1 */
+  bool *written;              /* nargs */
+  bool *number;               /* nargs: a Scalar or float, so an operand */
   _Atomic uint64_t constants; /* bit i: the value of number i is part of the key (a row read it with op_const) */
   _Atomic uint64_t classes;   /* bit i: whether number i is 0, 1 or neither is (op_number_class) */
 };
@@ -122,7 +123,7 @@ typedef struct {
   int ndevices;
   atomic_int mode, precision, default_dtype;
   atomic_bool forked;
-  tpu_store *stores; /* all live ones */
+  tpu_store *stores;          /* all live ones */
   dbuf *last[EX_MAX_DEVICES]; /* made last on each device: what an event waits for */
   tpu_memory_stats memory[EX_MAX_DEVICES];
   tpu_stats stats;
@@ -137,7 +138,7 @@ TPU_MUST tpu_err *ex_ready(void);
 
 /* The argument that result `ret` of the row is written to, or -1 when it is a new value. */
 int op_target(const tpu_op *op, int ret);
-int64_t clock_ns(void); /* monotonic */
+int64_t clock_ns(void);      /* monotonic */
 int dtype_pjrt(tpu_dtype d); /* PJRT_Buffer_Type, 0 if none */
 
 /* ---- the call -------------------------------------------------------------------------------------------------- */
@@ -147,11 +148,11 @@ typedef struct {
   const tpu_tensor *t;
   int16_t arg;
   int32_t elem;
-  int32_t store;      /* number in call_state.stores; -1: a number on the CPU, or undefined, or empty */
-  bool whole, empty;  /* the view is the base itself; no elements */
-  bool grown;         /* the base is taken as flat, over all of the storage (a view past the value's end) */
-  int32_t plan;       /* index in call_state.plans, -1 when whole or empty */
-  view_base base;     /* as this call sees it (dims lent from the store or from base_dims) */
+  int32_t store;     /* number in call_state.stores; -1: a number on the CPU, or undefined, or empty */
+  bool whole, empty; /* the view is the base itself; no elements */
+  bool grown;        /* the base is taken as flat, over all of the storage (a view past the value's end) */
+  int32_t plan;      /* index in call_state.plans, -1 when whole or empty */
+  view_base base;    /* as this call sees it (dims lent from the store or from base_dims) */
 } call_tensor;
 
 typedef struct {
@@ -179,18 +180,18 @@ typedef struct call_state {
 typedef enum { PARAM_STORE, PARAM_NUMBER, PARAM_START, PARAM_RNG } param_kind;
 typedef struct {
   uint8_t kind, dtype;
-  bool donated;  /* an output may reuse it */
-  int16_t arg;   /* NUMBER */
-  int32_t elem;  /* NUMBER: list element; STORE: number of the store; START: number of the tensor */
-  int32_t k;     /* START: which start */
+  bool donated; /* an output may reuse it */
+  int16_t arg;  /* NUMBER */
+  int32_t elem; /* NUMBER: list element; STORE: number of the store; START: number of the tensor */
+  int32_t k;    /* START: which start */
 } param_spec;
 
 typedef enum { OUT_NEW, OUT_EMPTY, OUT_STORE } out_kind;
 typedef struct {
   uint8_t kind, dtype;
   int16_t ret, ndim;
-  int32_t elem;  /* NEW, EMPTY: element of a list result; STORE: number of the store */
-  int32_t output; /* the program's output, -1 for EMPTY */
+  int32_t elem;                   /* NEW, EMPTY: element of a list result; STORE: number of the store */
+  int32_t output;                 /* the program's output, -1 for EMPTY */
   const int64_t *sizes, *strides; /* of the tensor */
   int16_t base_ndim;
   const int64_t *base_dims; /* as the store keeps it */
@@ -213,7 +214,8 @@ typedef struct {
   atomic_int cost_ns;  /* how long the plugin took to take the last run; 0: not run yet */
 } call_entry;
 
-/* Where a recorded call's operands come from (record.c); NULL fields: a call of its own, operands are filled at each run. */
+/* Where a recorded call's operands come from (record.c); NULL fields: a call of its own, operands are filled at each
+ * run. */
 typedef struct trace trace;
 
 /* Builds the entry for a call that was not seen before (build.c). cs describes the arguments. Compiles; blocks. */

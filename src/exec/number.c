@@ -29,7 +29,7 @@ static uint16_t to_f16(double d) {
   if (a >= 65520.0) return sign | 0x7c00;
   if (a < 0x1p-14) return (uint16_t)(sign | (uint16_t)nearbyint(a * 0x1p24));
   int e;
-  double m = frexp(a, &e); /* [0.5, 1) */
+  double m = frexp(a, &e);                       /* [0.5, 1) */
   uint32_t bits = (uint32_t)nearbyint(m * 2048); /* 1024..2048 */
   return (uint16_t)(sign | (uint16_t)(((uint32_t)(e + 13) << 10) + bits - 0));
 }
@@ -37,9 +37,9 @@ static uint16_t to_f16(double d) {
 size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]) {
   memset(out, 0, 16);
   /* float -> integer: what C leaves undefined is made the extremes, NaN is 0 */
-  int64_t i = n->is_int ? n->i
-              : isnan(n->re) ? 0
-              : n->re >= 0x1p63 ? INT64_MAX
+  int64_t i = n->is_int          ? n->i
+              : isnan(n->re)     ? 0
+              : n->re >= 0x1p63  ? INT64_MAX
               : n->re <= -0x1p63 ? INT64_MIN
                                  : (int64_t)n->re;
   double re = n->is_int && n->dtype == TPU_U64 ? (double)(uint64_t)n->i : n->is_int ? (double)n->i : n->re;
@@ -57,9 +57,20 @@ size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]) {
     case TPU_F32: memcpy(out, f, 4); return 4;
     case TPU_F64: memcpy(out, &re, 8); return 8;
     case TPU_C64: memcpy(out, f, 8); return 8;
-    case TPU_C128: memcpy(out, &re, 8); memcpy(out + 8, &n->im, 8); return 16;
-    case TPU_BF16: { uint16_t h = to_bf16(f[0]); memcpy(out, &h, 2); return 2; }
-    case TPU_F16: { uint16_t h = to_f16(re); memcpy(out, &h, 2); return 2; }
+    case TPU_C128:
+      memcpy(out, &re, 8);
+      memcpy(out + 8, &n->im, 8);
+      return 16;
+    case TPU_BF16: {
+      uint16_t h = to_bf16(f[0]);
+      memcpy(out, &h, 2);
+      return 2;
+    }
+    case TPU_F16: {
+      uint16_t h = to_f16(re);
+      memcpy(out, &h, 2);
+      return 2;
+    }
     default: return 0;
   }
 }

@@ -34,7 +34,8 @@ static void dump(const buf *text, hash128 name, const char *op_name) {
   op[k] = 0;
   if (snprintf(path, sizeof path, "%s/%s.%s.mlir", dir, op, hex) >= (int)sizeof path) return;
   FILE *f = fopen(path, "w");
-  if (!f || fwrite(text->data, 1, text->len, f) != text->len) log_line(LOG_WARN, "TORCH_TPU_DUMP: cannot write %s", path);
+  if (!f || fwrite(text->data, 1, text->len, f) != text->len)
+    log_line(LOG_WARN, "TORCH_TPU_DUMP: cannot write %s", path);
   if (f) fclose(f);
 }
 

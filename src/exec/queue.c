@@ -1,7 +1,7 @@
 /* The queue: programs leave the calling thread and are given to the plugin by one thread, in order. A plugin may run a
- * small program on the thread that calls it, and takes its time to take one in any case; the caller only pays for a slot
- * in a ring. While the thread sleeps and programs are short and few, the caller runs them itself: waking a thread costs
- * more than such a program. */
+ * small program on the thread that calls it, and takes its time to take one in any case; the caller only pays for a
+ * slot in a ring. While the thread sleeps and programs are short and few, the caller runs them itself: waking a thread
+ * costs more than such a program. */
 #include <sched.h>
 #include <string.h>
 #include <time.h>
@@ -10,11 +10,11 @@
 #include "exec/exec.h"
 
 enum {
-  SLOTS = 1024,       /* how far the caller may run ahead */
-  SLOT_BUFS = 12,     /* buffers kept in the slot itself */
-  SPIN_NS = 60000,    /* how long the thread looks for work before it sleeps */
-  INLINE_NS = 20000,  /* the longest program that a caller runs itself */
-  INLINE_RUN = 4,     /* how many in a row, before the thread is woken */
+  SLOTS = 1024,      /* how far the caller may run ahead */
+  SLOT_BUFS = 12,    /* buffers kept in the slot itself */
+  SPIN_NS = 60000,   /* how long the thread looks for work before it sleeps */
+  INLINE_NS = 20000, /* the longest program that a caller runs itself */
+  INLINE_RUN = 4,    /* how many in a row, before the thread is woken */
   WAIT_SPINS = 4000
 };
 
@@ -95,7 +95,8 @@ static void run(call_entry *e, int device, dbuf **bufs) {
   for (int i = 0; i < np && !err; i++) {
     err = dbuf_buffer(bufs[i], &args[i]);
     /* an input that somebody else holds must stay: the program could otherwise put its result there */
-    if (!err && e->params[i].donated && atomic_load_explicit(&bufs[i]->refs, memory_order_acquire) > 1) keep[nkeep++] = i;
+    if (!err && e->params[i].donated && atomic_load_explicit(&bufs[i]->refs, memory_order_acquire) > 1)
+      keep[nkeep++] = i;
   }
   int64_t start = clock_ns();
   if (!err) {

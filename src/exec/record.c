@@ -1,6 +1,6 @@
 /* Recording: the calls of one thread as one graph, run as one program. A recorded call binds its results at once, as
- * futures that know their value in the graph; a later recorded call takes that value, anything else becomes a parameter.
- * When the recording is flushed, the values that somebody still holds become the program's outputs. */
+ * futures that know their value in the graph; a later recorded call takes that value, anything else becomes a
+ * parameter. When the recording is flushed, the values that somebody still holds become the program's outputs. */
 #include <string.h>
 
 #include "exec/exec.h"

@@ -1,6 +1,6 @@
 /* The runtime: one plugin and one client a process, started at the first use of a device. */
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 

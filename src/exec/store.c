@@ -58,10 +58,11 @@ tpu_err *store_new_locked(size_t nbytes, int device, tpu_store **out) {
   tpu_memory_stats *m = &ex.memory[device];
   if (m->limit && (int64_t)nbytes > m->limit - m->allocated) {
     m->ooms++;
-    return err_new(TPU_ERR_OOM,
-                   "tpu: out of memory: tried to allocate %zu bytes on tpu:%d, which holds %lld bytes of which %lld are "
-                   "allocated; free tensors, use smaller ones, or shard them over devices",
-                   nbytes, device, (long long)m->limit, (long long)m->allocated);
+    return err_new(
+        TPU_ERR_OOM,
+        "tpu: out of memory: tried to allocate %zu bytes on tpu:%d, which holds %lld bytes of which %lld are "
+        "allocated; free tensors, use smaller ones, or shard them over devices",
+        nbytes, device, (long long)m->limit, (long long)m->allocated);
   }
   tpu_store *s = mem_alloc(sizeof *s);
   if (!s) return err_nomem();
@@ -132,7 +133,8 @@ tpu_store *tpu_store_from_address(const void *p, size_t *offset) {
   tpu_store *found = NULL;
   ex_lock();
   for (tpu_store *s = ex.stores; s && !found; s = s->next)
-    if (s->nbytes && (const char *)p >= (const char *)s->address && (const char *)p < (const char *)s->address + s->nbytes) {
+    if (s->nbytes && (const char *)p >= (const char *)s->address &&
+        (const char *)p < (const char *)s->address + s->nbytes) {
       found = s;
       *offset = (size_t)((const char *)p - (const char *)s->address);
     }
@@ -170,7 +172,8 @@ bool store_natural_dims(const tpu_tensor *t, size_t nbytes, int64_t *dims) {
   int order[VIEW_MAX_DIMS], k = 0;
   for (int i = 0; i < t->ndim; i++) {
     int j = k++;
-    for (; j > 0 && t->strides[order[j - 1]] < t->strides[i] && t->sizes[order[j - 1]] != 1 && t->sizes[i] != 1; j--) order[j] = order[j - 1];
+    for (; j > 0 && t->strides[order[j - 1]] < t->strides[i] && t->sizes[order[j - 1]] != 1 && t->sizes[i] != 1; j--)
+      order[j] = order[j - 1];
     order[j] = i;
   }
   int64_t stride = 1;
@@ -190,7 +193,9 @@ tpu_err *tpu_store_resize(tpu_store *s, size_t nbytes) {
   void *address = NULL;
   if (nbytes > s->nbytes && m->limit && (int64_t)(nbytes - s->nbytes) > m->limit - m->allocated) {
     m->ooms++;
-    e = err_new(TPU_ERR_OOM, "tpu: out of memory: tried to resize a storage to %zu bytes on tpu:%d, which holds %lld bytes of which %lld are allocated",
+    e = err_new(TPU_ERR_OOM,
+                "tpu: out of memory: tried to resize a storage to %zu bytes on tpu:%d, which holds %lld bytes of which "
+                "%lld are allocated",
                 nbytes, s->device, (long long)m->limit, (long long)m->allocated);
   } else if (nbytes && !(address = address_take(nbytes))) {
     e = err_new(TPU_ERR_OOM, "tpu: out of memory: no address range of %zu bytes is left", nbytes);

@@ -80,7 +80,7 @@ OP(masked_softmax, "aten::_masked_softmax") {
   val seen = ir_select(G, mask, low, x), m = t_amax(c, seen, &dim, 1, true);
   m = ir_select(G, ir_compare(G, IR_EQ, m, t_like(c, m, -__builtin_inf())), t_like(c, m, 0), m);
   val e = ir_select(G, mask, zero, ir_unary(G, IR_EXP, t_sub(c, x, m))), sum = t_sum(c, e, &dim, 1, true);
-  ret_like(c, t_cast(c, ir_select(G, mask, zero, t_div(c, e, sum)), (tpu_dtype)in->dtype), 0);
+  ret_like(c, t_cast(c, t_div(c, e, sum), (tpu_dtype)in->dtype), 0);
 }
 
 OP(masked_softmax_backward, "aten::_masked_softmax_backward") {

@@ -116,12 +116,11 @@ static tpu_err *read_through_plugin(pjrt_client *c, pjrt_buffer *b, void *host, 
     return err_new(TPU_ERR_RUNTIME, "a device buffer has %zu dimensions, expected at most %d", d.num_dims, MAX_DIMS);
   int64_t minor_to_major[MAX_DIMS];
   for (size_t i = 0; i < d.num_dims; i++) minor_to_major[i] = (int64_t)(d.num_dims - 1 - i);
-  PJRT_Buffer_MemoryLayout layout = {
-      .struct_size = PJRT_END_OF(PJRT_Buffer_MemoryLayout, type),
-      .u.tiled = {.struct_size = PJRT_END_OF(PJRT_Buffer_MemoryLayout_Tiled, num_tiles),
-                  .minor_to_major = minor_to_major,
-                  .minor_to_major_size = d.num_dims},
-      .type = PJRT_LAYOUT_TILED};
+  PJRT_Buffer_MemoryLayout layout = {.struct_size = PJRT_END_OF(PJRT_Buffer_MemoryLayout, type),
+                                     .u.tiled = {.struct_size = PJRT_END_OF(PJRT_Buffer_MemoryLayout_Tiled, num_tiles),
+                                                 .minor_to_major = minor_to_major,
+                                                 .minor_to_major_size = d.num_dims},
+                                     .type = PJRT_LAYOUT_TILED};
   PJRT_Buffer_ToHostBuffer_Args a = {.src = b, .host_layout = &layout, .dst = host, .dst_size = nbytes};
   TPU_TRY(PJRT_CALL(c->api, PJRT_Buffer_ToHostBuffer, &a));
   if (!a.event) return door_no_result(c->api, "PJRT_Buffer_ToHostBuffer");

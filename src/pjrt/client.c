@@ -34,10 +34,8 @@ static tpu_err *create(pjrt_api *api, const pjrt_option *opts, int nopts, PJRT_C
                                   .name_size = strlen(opts[i].name),
                                   .type = is_bool ? PJRT_VALUE_BOOL : PJRT_VALUE_INT64,
                                   .value_size = 1};
-    if (is_bool)
-      values[i].u.bool_value = opts[i].value != 0;
-    else
-      values[i].u.int64_value = opts[i].value;
+    if (is_bool) values[i].u.bool_value = opts[i].value != 0;
+    else values[i].u.int64_value = opts[i].value;
   }
   PJRT_Client_Create_Args a = {.create_options = values, .num_options = nopts > 0 ? (size_t)nopts : 0};
   tpu_err *e = PJRT_CALL(api, PJRT_Client_Create, &a);

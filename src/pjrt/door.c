@@ -43,12 +43,9 @@ static tpu_err_kind kind_of(const pjrt_api *api, const PJRT_Error *e) {
     return TPU_ERR_RUNTIME;
   }
   switch (a.code) {
-    case PJRT_CODE_RESOURCE_EXHAUSTED:
-      return TPU_ERR_OOM;
-    case PJRT_CODE_UNIMPLEMENTED:
-      return TPU_ERR_NOT_IMPLEMENTED;
-    default:
-      return TPU_ERR_RUNTIME;
+    case PJRT_CODE_RESOURCE_EXHAUSTED: return TPU_ERR_OOM;
+    case PJRT_CODE_UNIMPLEMENTED: return TPU_ERR_NOT_IMPLEMENTED;
+    default: return TPU_ERR_RUNTIME;
   }
 }
 

@@ -40,29 +40,29 @@ void door_error_drop(const pjrt_api *api, PJRT_Error *take_e);
 #define DOOR_RARE(x) __builtin_expect(!!(x), 0)
 
 /* tpu_err *: calls a slot. args: a pointer to its args struct, zeroed but for the inputs; struct_size is set here. */
-#define PJRT_CALL(api, name, args)                                                                        \
-  __extension__({                                                                                         \
-    tpu_err *door_err_ = NULL;                                                                            \
-    name##_Args *door_args_ = (args);                                                                     \
-    door_args_->struct_size = name##_SIZE;                                                                \
-    if (DOOR_RARE(!(api)->name)) {                                                                        \
-      door_err_ = door_missing((api), #name);                                                             \
-    } else if (DOOR_RARE(atomic_load_explicit(&door_armed, memory_order_relaxed)) && door_fault()) {      \
-      door_err_ = door_injected(#name);                                                                   \
-    } else {                                                                                              \
-      PJRT_Error *door_e_ = (api)->name(door_args_);                                                      \
-      if (DOOR_RARE(door_e_)) door_err_ = door_error((api), door_e_, #name);                              \
-    }                                                                                                     \
-    door_err_;                                                                                            \
+#define PJRT_CALL(api, name, args)                                                                   \
+  __extension__({                                                                                    \
+    tpu_err *door_err_ = NULL;                                                                       \
+    name##_Args *door_args_ = (args);                                                                \
+    door_args_->struct_size = name##_SIZE;                                                           \
+    if (DOOR_RARE(!(api)->name)) {                                                                   \
+      door_err_ = door_missing((api), #name);                                                        \
+    } else if (DOOR_RARE(atomic_load_explicit(&door_armed, memory_order_relaxed)) && door_fault()) { \
+      door_err_ = door_injected(#name);                                                              \
+    } else {                                                                                         \
+      PJRT_Error *door_e_ = (api)->name(door_args_);                                                 \
+      if (DOOR_RARE(door_e_)) door_err_ = door_error((api), door_e_, #name);                         \
+    }                                                                                                \
+    door_err_;                                                                                       \
   })
 
 /* Destroys an object of the plugin: its error has no one to go to. */
-#define PJRT_DROP(api, name, args)                                                                        \
-  do {                                                                                                    \
-    name##_Args *door_args_ = (args);                                                                     \
-    door_args_->struct_size = name##_SIZE;                                                                \
-    PJRT_Error *door_e_ = (api)->name(door_args_);                                                        \
-    if (DOOR_RARE(door_e_)) door_error_drop((api), door_e_);                                              \
+#define PJRT_DROP(api, name, args)                           \
+  do {                                                       \
+    name##_Args *door_args_ = (args);                        \
+    door_args_->struct_size = name##_SIZE;                   \
+    PJRT_Error *door_e_ = (api)->name(door_args_);           \
+    if (DOOR_RARE(door_e_)) door_error_drop((api), door_e_); \
   } while (0)
 
 /* The plugin said yes but gave no object. */

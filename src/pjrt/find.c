@@ -148,8 +148,7 @@ static void choose(choice *ch, const char *sysfs_root, const char *candidates, b
   }
   if (pjrt_tpu_attached(sysfs_root)) {
     first_candidate(candidates, true, &ch->path, seen);
-    if (ch->path.len)
-      buf_printf(&ch->why, "a TPU is on the PCI bus and %s is its plugin", ch->path.data);
+    if (ch->path.len) buf_printf(&ch->why, "a TPU is on the PCI bus and %s is its plugin", ch->path.data);
     else /* running on the CPU in silence would be the worst answer */
       buf_printf(&ch->why,
                  "a TPU is on the PCI bus but its plugin libtpu.so was not found (looked for: %s); install the "
@@ -158,8 +157,7 @@ static void choose(choice *ch, const char *sysfs_root, const char *candidates, b
     return;
   }
   first_candidate(candidates, false, &ch->path, seen);
-  if (ch->path.len)
-    buf_printf(&ch->why, "no TPU is on the PCI bus, so the XLA CPU plugin %s is used", ch->path.data);
+  if (ch->path.len) buf_printf(&ch->why, "no TPU is on the PCI bus, so the XLA CPU plugin %s is used", ch->path.data);
   else
     buf_printf(&ch->why,
                "no PJRT plugin was found: TORCH_TPU_PJRT_PLUGIN and TPU_LIBRARY_PATH are not set, no TPU is on the PCI "

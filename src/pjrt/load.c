@@ -20,8 +20,7 @@ static tpu_err *check_file(const char *path) {
   struct stat st;
   if (stat(path, &st) != 0)
     return err_new(TPU_ERR_RUNTIME, "the PJRT plugin %s cannot be opened: %s; " WHAT_TO_DO, path, strerror(errno));
-  if (!S_ISREG(st.st_mode))
-    return err_new(TPU_ERR_RUNTIME, "the PJRT plugin %s is not a file; " WHAT_TO_DO, path);
+  if (!S_ISREG(st.st_mode)) return err_new(TPU_ERR_RUNTIME, "the PJRT plugin %s is not a file; " WHAT_TO_DO, path);
   FILE *f = fopen(path, "rb");
   if (!f) return err_new(TPU_ERR_RUNTIME, "the PJRT plugin %s cannot be read: %s; " WHAT_TO_DO, path, strerror(errno));
   char magic[4] = {0};
@@ -59,8 +58,10 @@ static size_t slot_count(const PJRT_Api *t) {
 
 static tpu_err *check_table(const char *path, const PJRT_Api *t) {
   if (t->struct_size < sizeof *t)
-    return err_new(TPU_ERR_RUNTIME, "the function table of the PJRT plugin %s has %zu bytes, expected at least %zu; "
-                   "it is damaged or not a PJRT plugin", path, t->struct_size, sizeof *t);
+    return err_new(TPU_ERR_RUNTIME,
+                   "the function table of the PJRT plugin %s has %zu bytes, expected at least %zu; "
+                   "it is damaged or not a PJRT plugin",
+                   path, t->struct_size, sizeof *t);
   if (t->version.major_version != PJRT_MAJOR)
     return err_new(TPU_ERR_RUNTIME,
                    "the PJRT plugin %s has ABI version %d.%d, expected %d.%d to %d.%d; use a plugin of that age", path,
@@ -69,7 +70,8 @@ static tpu_err *check_table(const char *path, const PJRT_Api *t) {
   static const struct {
     int slot;
     const char *name;
-  } needed[] = {{PJRT_SLOT_Error_Destroy, "PJRT_Error_Destroy"}, {PJRT_SLOT_Error_Message, "PJRT_Error_Message"},
+  } needed[] = {{PJRT_SLOT_Error_Destroy, "PJRT_Error_Destroy"},
+                {PJRT_SLOT_Error_Message, "PJRT_Error_Message"},
 #define X(slot, name, last, need) {need ? slot : -1, #name},
                 PJRT_CALLS(X)
 #undef X

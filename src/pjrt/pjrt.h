@@ -65,8 +65,8 @@ TPU_MUST tpu_err *pjrt_execute(pjrt_client *c, pjrt_exec *e, int device, pjrt_bu
 /* ---- buffers --------------------------------------------------------------------------------------------------- */
 
 /* Copies dense row-major host bytes to the device; `host` may be reused on return. pjrt_type: PJRT_Buffer_Type. */
-TPU_MUST tpu_err *pjrt_buffer_from_host(pjrt_client *c, int device, const void *host, int pjrt_type, const int64_t *dims,
-                                        int ndim, pjrt_buffer **out);
+TPU_MUST tpu_err *pjrt_buffer_from_host(pjrt_client *c, int device, const void *host, int pjrt_type,
+                                        const int64_t *dims, int ndim, pjrt_buffer **out);
 /* Copies to the host, dense row-major; blocks; gives the buffer's own error if its program failed. */
 TPU_MUST tpu_err *pjrt_buffer_to_host(pjrt_client *c, pjrt_buffer *b, void *host, size_t nbytes);
 TPU_MUST tpu_err *pjrt_buffer_copy_to_device(pjrt_client *c, pjrt_buffer *b, int device, pjrt_buffer **out);

@@ -23,11 +23,12 @@ tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *
     options_len = cpu ? sizeof cpu_options - 1 : sizeof portable_options - 1;
   }
   PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size),
-                    .code = text, .code_size = len, .format = "mlir", .format_size = 4};
-  PJRT_Client_Compile_Args a = {.client = c->client,
-                                .program = &p,
-                                .compile_options = options,
-                                .compile_options_size = options_len};
+                    .code = text,
+                    .code_size = len,
+                    .format = "mlir",
+                    .format_size = 4};
+  PJRT_Client_Compile_Args a = {
+      .client = c->client, .program = &p, .compile_options = options, .compile_options_size = options_len};
   TPU_TRY(PJRT_CALL(c->api, PJRT_Client_Compile, &a));
   if (!a.executable) return door_no_result(c->api, "PJRT_Client_Compile");
   *out = a.executable;
