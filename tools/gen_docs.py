@@ -90,17 +90,11 @@ def family_of_rows(names):
     for path in sorted((ROOT / "src/ops").glob("*.c")):
         for name in re.findall(r'"(aten::[\w.]+)"', path.read_text()):
             found.setdefault(name, path.stem)
-    sources = {path.stem: path.read_text() for path in sorted((ROOT / "src/ops").glob("*.c"))}
-    for name in names:
-        if name in found:
-            continue
-        for stem, text in sources.items():  # a macro puts the name together: "aten::_foreach_" #id, "aten::_fused_" name
-            heads = [h for h in re.findall(r'"(aten::\w*)" *#?\w', text) if name.startswith(h)]
-            if any(re.search(rf"\b{re.escape(name.removeprefix(h).split('.')[0].rstrip('_'))}\b", text) for h in heads):
-                found[name] = stem
-                break
-        else:
-            sys.exit(f"gen_docs.py: no file in src/ops holds the row {name}")
+    heads = [(h, p.stem) for p in sorted((ROOT / "src/ops").glob("*.c")) for h in re.findall(r'"(aten::\w*)" *#?\w', p.read_text())]
+    for name in names:  # the others are put together by a macro: "aten::_foreach_" #id, "aten::_fused_" name
+        if name not in found:
+            fits = [(len(h), stem) for h, stem in heads if name.startswith(h)]
+            found[name] = max(fits)[1] if fits else "other"
     return found
 
 
@@ -119,7 +113,7 @@ def ops_text(lib):
     )
     for family in sorted(families, key=lambda f: (order.get(f, len(order)), f)):
         title = FAMILIES.get(family, family)
-        out.append(f"\n## {title[0].upper()}{title[1:]}\n\n`src/ops/{family}.c`\n")
+        out.append(f"\n## {title[0].upper()}{title[1:]}\n" + ("" if family == "other" else f"\n`src/ops/{family}.c`\n"))
         out += [f"- `{n}`" for n in families[family]]
     return "\n".join(out) + "\n"
 

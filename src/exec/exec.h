@@ -121,6 +121,7 @@ typedef struct {
   pthread_mutex_t lock;
   pjrt_client *client;
   int ndevices;
+  bool is_cpu; /* the plugin is XLA's CPU backend */
   atomic_int mode, precision, default_dtype;
   atomic_bool forked;
   tpu_store *stores;          /* all live ones */

@@ -69,6 +69,7 @@ static tpu_err *start(void) {
   info.platform = pjrt_platform(ex.client);
   info.platform_version = pjrt_platform_version(ex.client);
   info.device_count = ex.ndevices;
+  ex.is_cpu = !strcmp(info.platform, "cpu");
   for (int i = 0; i < ex.ndevices; i++) {
     int64_t limit = pjrt_device_memory(ex.client, i);
     ex.memory[i].limit = limit ? limit : is_cpu ? host_memory() : 0;

@@ -26,12 +26,23 @@ static bool operands_ok(ir_graph *g, const char *name, val a, val b, tpu_dtype o
   return node_ok(g);
 }
 
+void ir_set_cpu(ir_graph *g) { g->cpu = true; }
+
+/* XLA's CPU backend folds a transpose into the product and then runs it 1.2 to 1.4 times slower than a transpose and a
+ * product of two plain operands (768x256x256 float32: 690 against 590 us); a barrier keeps the two apart. */
+static val keep_transposed(ir_graph *g, val a) {
+  if (!g->cpu || !a->op || strcmp(a->op->name, "stablehlo.transpose") != 0 || ir_numel(a) < 4096) return a;
+  ir_barrier(g, &a, 1, &a);
+  return a;
+}
+
 val ir_dot(ir_graph *g, val a, val b, int nbatch, const int *a_batch, const int *b_batch, int ncontract,
            const int *a_contract, const int *b_contract, tpu_dtype out, int precision) {
   const char *name = "stablehlo.dot_general";
   val in[2] = {a, b};
   USABLE_OR_POISON(name, in, 2);
   if (!operands_ok(g, name, a, b, out)) return node_poison(g);
+  in[0] = keep_transposed(g, a);
   bool a_used[IR_MAX_RANK] = {false}, b_used[IR_MAX_RANK] = {false};
   if (!dims_ok(g, name, "lhs batching dims", a, nbatch, a_batch, a_used) ||
       !dims_ok(g, name, "rhs batching dims", b, nbatch, b_batch, b_used) ||

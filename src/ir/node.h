@@ -66,6 +66,7 @@ struct ir_graph {
   arena mem;
   tpu_err *err; /* the first one, until taken */
   bool failed;
+  bool cpu; /* ir_set_cpu */
   ir_block top;
   ir_block *at; /* where operations are appended */
   ir_open *open;

@@ -23,7 +23,6 @@ static val valid_or(op_ctx *c, val valid, val index, int64_t none) {
 static bags read_bags(op_ctx *c) {
   bags b = {.weight = T(0), .index = t_cast(c, T(1), TPU_I64)};
   val offsets = t_cast(c, T(2), TPU_I64);
-  if (INT_OR(5, 0)) op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "embedding_bag with sparse gradients is not implemented on tpu");
   b.n = t_size(b.index, 0);
   b.bags = t_size(offsets, 0);
   if (INT_OR(7, 0) && b.bags > 0) offsets = t_narrow(c, offsets, 0, 0, --b.bags, 1);

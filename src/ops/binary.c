@@ -46,7 +46,11 @@ static val divided(op_ctx *c, const char *mode) {
   operands(c, v, p_math);
   if (ir_failed(G)) return v[0];
   if (p_is_complex(v[0])) return op_fail(c, TPU_ERR_RUNTIME, "div with rounding_mode is not defined for complex tensors");
-  return mode[0] == 'f' ? p_floor_div(c, v[0], v[1]) : p_trunc_div(c, v[0], v[1]);
+  bool floors = mode[0] == 'f';
+  if (!p_need_no_bool(c, floors ? "div_floor_cpu" : "div_trunc_cpu", v[0])) return v[0];
+  if (floors) return p_floor_div(c, v[0], v[1]);
+  /* a float quotient is rounded to its dtype before it is cut */
+  return p_is_int(v[0]) ? p_trunc_div(c, v[0], v[1]) : p_trunc(c, t_div(c, op_any(c, 0), op_any(c, 1)));
 }
 
 OP(div, "aten::div") { RET(divided(c, "")); }
@@ -57,21 +61,31 @@ OP(floor_divide, "aten::floor_divide") { RET(divided(c, "floor")); }
 OP(remainder, "aten::remainder") {
   val v[2];
   operands(c, v, p_math);
-  if (!ir_failed(G)) RET(p_remainder(c, v[0], v[1]));
+  if (p_need_no_bool(c, "remainder_cpu", v[0])) RET(p_remainder(c, v[0], v[1]));
 }
 
 OP(fmod, "aten::fmod") {
   val v[2];
   operands(c, v, p_math);
-  if (!ir_failed(G)) RET(ir_binary(G, IR_REM, v[0], v[1]));
+  if (p_need_no_bool(c, "fmod_cpu", v[0])) RET(ir_binary(G, IR_REM, v[0], v[1]));
+}
+
+/* x^e of integers by squaring, worked out here: e is a constant. */
+static val whole_power(op_ctx *c, val x, int64_t e) {
+  val r = P_NUM(x, 1), base = x;
+  for (bool first = true; e; e >>= 1, first = false) {
+    if (!first) base = P_MUL(base, base);
+    if (e & 1) r = P_MUL(r, base);
+  }
+  return r;
 }
 
 /* Exponents for which PyTorch has code of its own; the rest is the general power with the exponent as an operand. */
 static val power_number(op_ctx *c, val x, double e, bool whole) {
   val v[2] = {x, S(1)};
-  if (p_is_int(x) && whole) {
+  if (ir_is_int((tpu_dtype)x->dtype) && whole) {
     if (e < 0) return op_fail(c, TPU_ERR_RUNTIME, "Integers to negative integer powers are not allowed.");
-    return e == 1 ? x : e == 2 ? t_mul(c, x, x) : e == 3 ? t_mul(c, t_mul(c, x, x), x) : t_pow(c, v[0], v[1]);
+    return e < 0x1p53 ? whole_power(c, x, (int64_t)e) : t_pow(c, v[0], v[1]);
   }
   p_math(c, v, 2);
   if (ir_failed(G)) return x;
@@ -96,7 +110,12 @@ OP(pow_tensor_scalar, "aten::pow.Tensor_Scalar") {
   bool plain = !p_is_complex(x) && !ir_is_complex((tpu_dtype)n->dtype);
   RET(plain ? power_number(c, x, e, op_const_is_int(c, 1)) : t_pow(c, x, n));
 }
-OP_BINARY(pow, "aten::pow", t_pow)
+OP(pow, "aten::pow") {
+  val a = op_any(c, 0), b = op_any(c, 1), v[2] = {a, b};
+  if (ir_failed(G)) return;
+  if (t_result_type(c, v, 2) == TPU_BOOL) p_no_kernel(c, "pow", a);
+  else RET(t_pow(c, a, b));
+}
 
 OP(ldexp, "aten::ldexp.Tensor") {
   val x = T(0), n = T(1);
@@ -116,8 +135,8 @@ OP(atan2, "aten::atan2") {
 
 OP(hypot, "aten::hypot") {
   val v[2];
-  operands(c, v, p_float);
-  if (ir_failed(G)) return;
+  operands(c, v, p_math);
+  if (!p_need_float(c, "hypot_cpu", v[0])) return;
   val a = P_UN(ABS, v[0]), b = P_UN(ABS, v[1]), high = P_MAX(a, b), low = P_MIN(a, b), r = P_DIV(low, high);
   r = P_MUL(high, P_UN(SQRT, P_ADDC(P_MUL(r, r), 1)));
   r = P_SEL(P_CMPC(EQ, high, 0), high, r);
@@ -136,13 +155,13 @@ OP(copysign, "aten::copysign") {
 OP(nextafter, "aten::nextafter") {
   val v[2] = {op_any(c, 0), op_any(c, 1)};
   t_prepare(c, v, 2);
-  RET(ir_binary(G, IR_NEXT_AFTER, v[0], v[1]));
+  if (p_need_float(c, "nextafter_cpu", v[0])) RET(ir_binary(G, IR_NEXT_AFTER, v[0], v[1]));
 }
 
 static val log_add(op_ctx *c, bool base2) {
   val v[2];
-  operands(c, v, p_float);
-  if (ir_failed(G)) return v[0];
+  operands(c, v, p_math);
+  if (!p_need_float(c, base2 ? "logaddexp2_cpu" : "logaddexp_cpu", v[0])) return v[0];
   if (p_is_complex(v[0])) return op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "logaddexp of complex tensors");
   val a = v[0], b = v[1], high = P_MAX(a, b), d = P_UN(NEG, P_UN(ABS, P_SUB(a, b)));
   val step = P_UN(LOG1P, P_UN(EXP, base2 ? P_MULC(d, M_LN2) : d));
@@ -184,6 +203,7 @@ OP(heaviside, "aten::heaviside") {
 OP(complex, "aten::complex") {
   val v[2] = {T(0), T(1)};
   t_prepare(c, v, 2);
+  if (!ir_failed(G) && v[0]->dtype == TPU_F16) op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "complex tensors of float16 are not supported");
   RET(ir_binary(G, IR_COMPLEX, v[0], v[1]));
 }
 
@@ -245,6 +265,8 @@ OP(lcm, "aten::lcm") {
     p_no_kernel(c, "lcm_cpu", v[0]);
     return;
   }
+  if (tpu_dtype_size((tpu_dtype)v[0]->dtype) < 4) /* C's arithmetic of narrow integers is that of int */
+    for (int i = 0; i < 2; i++) v[i] = t_cast(c, v[i], TPU_I32);
   val d = gcd(c, v[0], v[1]), none = P_CMPC(EQ, d, 0);
   val q = P_DIV(v[0], P_SEL(none, P_NUM(d, 1), d));
   RET(t_abs(c, P_SEL(none, P_NUM(d, 0), P_MUL(q, v[1]))));

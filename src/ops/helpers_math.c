@@ -56,14 +56,30 @@ val t_or(op_ctx *c, val a, val b) { return t_binary(c, IR_OR, a, b); }
 val t_xor(op_ctx *c, val a, val b) { return t_binary(c, IR_XOR, a, b); }
 val t_not(op_ctx *c, val a) { return t_unary(c, IR_NOT, a); }
 
+/* Integers become floats before anything else, so that a negative number is not wrapped to an unsigned dtype. */
 val t_div(op_ctx *c, val a, val b) {
   val v[2] = {a, b};
-  t_prepare(c, v, 2);
-  if (!ir_is_float((tpu_dtype)v[0]->dtype) && !ir_is_complex((tpu_dtype)v[0]->dtype)) {
-    tpu_dtype d = a->weak && b->weak ? TPU_F64 : op_default_dtype(c);
+  bool weak = a->weak && b->weak;
+  if (ir_failed(G)) return a;
+  tpu_dtype d = t_result_type(c, v, 2);
+  if (!ir_is_float(d) && !ir_is_complex(d)) {
+    d = weak ? TPU_F64 : op_default_dtype(c);
     for (int i = 0; i < 2; i++) v[i] = t_cast(c, v[i], d);
   }
-  return weaken(c, apply(c, IR_DIV, v, 2), a->weak && b->weak);
+  t_prepare(c, v, 2);
+  return weaken(c, apply(c, IR_DIV, v, 2), weak);
+}
+
+/* x^e by squaring, as long as some exponent has bits left: XLA's integer power looks at six bits only. */
+static val whole_power(op_ctx *c, val x, val e) {
+  val init[3] = {t_like(c, x, 1), x, e}, at[3], out[3];
+  ir_while_begin(G, init, 3, at);
+  ir_while_body(G, t_reduce(c, IR_OR, ir_compare(G, IR_NE, at[2], t_like(c, e, 0)), NULL, 0, false), at);
+  val one = t_like(c, e, 1), odd = ir_compare(G, IR_NE, ir_binary(G, IR_AND, at[2], one), t_like(c, e, 0));
+  val next[3] = {ir_select(G, odd, ir_binary(G, IR_MUL, at[0], at[1]), at[0]), ir_binary(G, IR_MUL, at[1], at[1]),
+                 ir_binary(G, IR_SHR_L, at[2], one)};
+  ir_while_end(G, next, out);
+  return out[0];
 }
 
 val t_pow(op_ctx *c, val a, val b) {
@@ -73,11 +89,11 @@ val t_pow(op_ctx *c, val a, val b) {
   if (ir_failed(G)) return v[0];
   if (d == TPU_BOOL) return t_or(c, v[0], t_not(c, v[1]));
   if (!ir_is_int(d)) return weaken(c, apply(c, IR_POW, v, 2), a->weak && b->weak);
-  if (ir_is_unsigned(d)) return ir_binary(G, IR_POW, v[0], v[1]);
+  if (ir_is_unsigned(d)) return whole_power(c, v[0], v[1]);
   /* x^-n is 0, but 1 for 1 and -1 or 1 for -1 */
   val zero = t_like(c, v[1], 0), one = t_like(c, v[0], 1), minus = t_like(c, v[0], -1);
   val negative = ir_compare(G, IR_LT, v[1], zero);
-  val r = ir_binary(G, IR_POW, v[0], ir_select(G, negative, zero, v[1]));
+  val r = whole_power(c, v[0], ir_select(G, negative, zero, v[1]));
   val odd = ir_compare(G, IR_NE, ir_binary(G, IR_AND, v[1], t_like(c, v[1], 1)), zero);
   val of_minus = ir_select(G, odd, minus, one);
   val inverse = ir_select(G, ir_compare(G, IR_EQ, v[0], one), one,

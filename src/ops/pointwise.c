@@ -34,6 +34,18 @@ val p_no_kernel(op_ctx *c, const char *kernel, val x) {
   return op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "\"%s\" not implemented for '%s'", kernel, name);
 }
 
+bool p_need_float(op_ctx *c, const char *kernel, val x) {
+  if (!ir_failed(G) && p_is_int(x)) p_no_kernel(c, kernel, x);
+  return !ir_failed(G);
+}
+
+bool p_need_no_bool(op_ctx *c, const char *kernel, val x) {
+  if (!ir_failed(G) && x->dtype == TPU_BOOL) p_no_kernel(c, kernel, x);
+  return !ir_failed(G);
+}
+
+val p_only_float(op_ctx *c, const char *kernel, val x) { return p_need_float(c, kernel, x) ? t_float(c, x) : x; }
+
 val p_poly(op_ctx *c, val x, const double *coef, int n) {
   val r = P_NUM(x, coef[n - 1]);
   for (int i = n - 2; i >= 0; i--) r = P_ADDC(P_MUL(r, x), coef[i]);
@@ -91,13 +103,12 @@ static val wrong_sign(op_ctx *c, val rem, val b) {
 }
 
 val p_trunc_div(op_ctx *c, val a, val b) {
-  if (a->dtype == TPU_BOOL) return t_cast(c, p_trunc_div(c, t_cast(c, a, TPU_U8), t_cast(c, b, TPU_U8)), TPU_BOOL);
   return p_trunc(c, P_DIV(a, b));
 }
 
 val p_floor_div(op_ctx *c, val a, val b) {
   tpu_dtype d = (tpu_dtype)a->dtype;
-  if (d == TPU_BOOL || ir_is_unsigned(d)) return p_trunc_div(c, a, b);
+  if (ir_is_unsigned(d)) return p_trunc_div(c, a, b);
   val rem = ir_binary(G, IR_REM, a, b), wrong = wrong_sign(c, rem, b), zero = P_NUM(a, 0);
   if (p_is_int(a)) {
     val q = P_DIV(a, b);
@@ -113,7 +124,6 @@ val p_floor_div(op_ctx *c, val a, val b) {
 }
 
 val p_remainder(op_ctx *c, val a, val b) {
-  if (a->dtype == TPU_BOOL) return t_cast(c, p_remainder(c, t_cast(c, a, TPU_U8), t_cast(c, b, TPU_U8)), TPU_BOOL);
   val rem = ir_binary(G, IR_REM, a, b);
   if (ir_is_unsigned((tpu_dtype)a->dtype)) return rem;
   return P_SEL(wrong_sign(c, rem, b), P_ADD(rem, b), rem);

@@ -45,6 +45,11 @@ val p_sin_pi(op_ctx *c, val x); /* sin(pi x), exact zeros at integers */
 
 /* PyTorch's error for a dtype that its CPU kernel `kernel` has no code for. */
 val p_no_kernel(op_ctx *c, const char *kernel, val x);
+/* x in float32 or wider; that error for an integer or bool one. */
+val p_only_float(op_ctx *c, const char *kernel, val x);
+/* That error when the prepared operands are integers (bool: when they are bool); false after an error. */
+bool p_need_float(op_ctx *c, const char *kernel, val x);
+bool p_need_no_bool(op_ctx *c, const char *kernel, val x);
 
 /* Division with rounding and its remainder as PyTorch's kernels define them; operands prepared with p_math. */
 val p_floor_div(op_ctx *c, val a, val b);

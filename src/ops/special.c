@@ -153,8 +153,8 @@ static val gamma_temme(op_ctx *c, val a, val x, bool upper) {
 
 static void incomplete_gamma(op_ctx *c, bool upper) {
   val v[2] = {op_any(c, 0), op_any(c, 1)};
-  p_float(c, v, 2);
-  if (ir_failed(G)) return;
+  p_math(c, v, 2);
+  if (!p_need_float(c, upper ? "igammac_cpu" : "igamma_cpu", v[0])) return;
   val a0 = t_cast(c, v[0], TPU_F64), x0 = t_cast(c, v[1], TPU_F64), zero = P_NUM(a0, 0), one = P_NUM(a0, 1);
   val regular = P_AND(P_AND(P_CMP(GT, a0, zero), P_CMP(GT, x0, zero)), P_AND(P_UN(IS_FINITE, a0), P_UN(IS_FINITE, x0)));
   val large = P_AND(regular, P_CMPC(GT, a0, GAMMA_LARGE)), small = P_AND(regular, t_not(c, large));

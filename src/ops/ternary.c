@@ -32,8 +32,8 @@ OP(hardtanh, "aten::hardtanh") {
 
 OP(lerp, "aten::lerp") {
   val v[3] = {T(0), T(1), op_any(c, 2)};
+  if (!p_need_float(c, op_tag(c, 2) == TPU_TENSOR ? "lerp_kernel_tensor" : "lerp_kernel_scalar", v[0])) return;
   p_math(c, v, 3);
-  if (ir_failed(G)) return;
   val a = v[0], b = v[1], w = v[2], d = P_SUB(b, a), one = P_NUM(w, 1);
   val near = P_CMPC(LT, P_UN(ABS, w), 0.5);
   RET(P_SEL(near, P_ADD(a, P_MUL(w, d)), P_SUB(b, P_MUL(d, P_SUB(one, w)))));
@@ -42,6 +42,7 @@ OP(lerp, "aten::lerp") {
 OP(addcmul, "aten::addcmul") {
   val v[4] = {T(0), T(1), T(2), S(3)};
   p_math(c, v, 4);
+  if (!p_need_no_bool(c, "addcmul_cpu_out", v[0])) return;
   val step = op_number_class(c, 3) == 1 ? v[1] : t_mul(c, v[3], v[1]);
   RET(t_add(c, v[0], t_mul(c, step, v[2])));
 }

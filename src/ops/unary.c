@@ -28,7 +28,10 @@ FLOAT_UNARY(sqrt, "aten::sqrt", SQRT)
 FLOAT_UNARY(tan, "aten::tan", TAN)
 FLOAT_UNARY(tanh, "aten::tanh", TANH)
 
-OP_UNARY(abs, "aten::abs", t_abs)
+OP(abs, "aten::abs") {
+  val x = T(0);
+  if (p_need_no_bool(c, "abs_cpu", x)) RET(t_abs(c, x));
+}
 OP_UNARY(neg, "aten::neg", t_neg)
 OP(bitwise_not, "aten::bitwise_not") {
   val x = T(0);
@@ -50,8 +53,14 @@ OP(exp2, "aten::exp2") {
 static val log_base(op_ctx *c, val x, double base) {
   val r = P_DIV(P_UN(LOG, x), P_NUM(x, log(base)));
   if (p_is_complex(x)) return r;
-  val n = P_UN(ROUND_EVEN, r);
-  return P_SEL(P_CMP(EQ, ir_binary(G, IR_POW, P_NUM(x, base), n), x), n, r);
+  val n = P_UN(ROUND_EVEN, r), power;
+  if (base == 2 && x->dtype == TPU_F32) { /* 2^n by its exponent field */
+    val e = P_ADDC(ir_convert(G, n, TPU_I32), 127);
+    power = ir_bitcast(G, ir_binary(G, IR_SHL, e, P_NUM(e, 23)), TPU_F32);
+  } else {
+    power = ir_binary(G, IR_POW, P_NUM(x, base), n);
+  }
+  return P_SEL(P_CMP(EQ, power, x), n, r);
 }
 OP(log2, "aten::log2") { RET(log_base(c, t_float(c, T(0)), 2)); }
 OP(log10, "aten::log10") { RET(log_base(c, t_float(c, T(0)), 10)); }
@@ -82,11 +91,16 @@ OP(rad2deg, "aten::rad2deg") {
 
 /* ---- rounding and sign ----------------------------------------------------------------------------------------- */
 
-static val rounded(op_ctx *c, ir_opcode op, val x) { return p_is_int(x) ? x : t_unary(c, op, x); }
-OP(ceil, "aten::ceil") { RET(rounded(c, IR_CEIL, T(0))); }
-OP(floor, "aten::floor") { RET(rounded(c, IR_FLOOR, T(0))); }
-OP(round, "aten::round") { RET(rounded(c, IR_ROUND_EVEN, T(0))); }
-OP(trunc, "aten::trunc") { RET(p_trunc(c, T(0))); }
+static val rounded(op_ctx *c, const char *kernel, ir_opcode op, val x) {
+  return !p_need_no_bool(c, kernel, x) || p_is_int(x) ? x : t_unary(c, op, x);
+}
+OP(ceil, "aten::ceil") { RET(rounded(c, "ceil_vml_cpu", IR_CEIL, T(0))); }
+OP(floor, "aten::floor") { RET(rounded(c, "floor_vml_cpu", IR_FLOOR, T(0))); }
+OP(round, "aten::round") { RET(rounded(c, "round_vml_cpu", IR_ROUND_EVEN, T(0))); }
+OP(trunc, "aten::trunc") {
+  val x = T(0);
+  if (p_need_no_bool(c, "trunc_vml_cpu", x)) RET(p_trunc(c, x));
+}
 
 OP(round_decimals, "aten::round.decimals") {
   val x = T(0);
@@ -104,7 +118,7 @@ OP(round_decimals, "aten::round.decimals") {
 
 OP(frac, "aten::frac") {
   val x = T(0);
-  RET(t_sub(c, x, p_trunc(c, x)));
+  if (p_need_float(c, "frac_cpu", x)) RET(t_sub(c, x, p_trunc(c, x)));
 }
 
 static val sign(op_ctx *c, val x) { /* NaN has sign 0 */

@@ -60,39 +60,32 @@ def test_nothing_changes_for_cpu_users():
 
 
 def test_import_loads_no_plugin_and_starts_no_thread():
-    out = run_python(
-        """
-        import os, torch
-        maps = open("/proc/self/maps").read()
-        print("pjrt" in maps.lower(), torch.tpu.is_initialized(), torch.tpu.is_available(), torch.tpu.device_count(), torch.tpu.is_initialized())
-        print("pjrt" in open("/proc/self/maps").read().lower(), len(os.listdir("/proc/self/task")))
-        """
-    ).stdout.split("\n")
-    assert out[0] == "False False True 1 False" and out[1] == "False 1"
+    threads = "import os, torch; print(len(os.listdir('/proc/self/task')))\n"
+    ask = """
+print("pjrt" in open("/proc/self/maps").read().lower(), torch.tpu.is_initialized(), torch.tpu.is_available(), torch.tpu.device_count())
+print("pjrt" in open("/proc/self/maps").read().lower(), torch.tpu.is_initialized(), len(os.listdir("/proc/self/task")))
+"""
+    before = run_python(threads, TORCH_DEVICE_BACKEND_AUTOLOAD="0").stdout.strip()
+    assert run_python(threads + ask).stdout.splitlines() == [before, "False False True 1", f"False False {before}"]
+
+
+OTHER_BUILD = """
+import importlib.abc, importlib.util, sys
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path, target=None):
+        return importlib.util.spec_from_loader(name, self) if name == "torch_tpu._build" else None
+    def exec_module(self, module): module.TORCH_VERSION = "%s"
+sys.meta_path.insert(0, Finder())
+"""
 
 
 def test_another_minor_version_of_torch_is_refused():
-    code = """
-    import sys
-    import torch, torch_tpu
-    from torch_tpu import _build
-    assert "tpu" not in dir(torch)
-    _build.TORCH_VERSION = "2.99.0"
-    for name in ("torch_tpu",): sys.modules.pop(name)
-    try:
-        import torch_tpu._loader as loader
-        loader.load()
-    except ImportError as e: print(e)
-    """
-    code = """
-    import sys, types
-    build = types.ModuleType("torch_tpu._build"); build.TORCH_VERSION = "2.99.0"
-    sys.modules["torch_tpu._build"] = build
-    import torch
-    print(torch.ones(2).sum().item(), hasattr(torch, "tpu"))
-    try: import torch_tpu
-    except ImportError as e: print(e)
-    """
+    code = OTHER_BUILD % "2.99.0" + """
+import torch
+print(torch.ones(2).sum().item(), hasattr(torch, "tpu"))
+try: import torch_tpu
+except ImportError as e: print(e)
+"""
     first, error = run_python(code).stdout.strip().splitlines()
     assert first == "2.0 False"
     assert "2.99" in error and torch.__version__.split("+")[0] in error and "built for" in error, error
@@ -102,13 +95,7 @@ def test_another_minor_version_of_torch_is_refused():
 
 def test_another_patch_version_is_fine():
     minor = ".".join(torch.__version__.split(".")[:2])
-    code = f"""
-    import sys, types
-    build = types.ModuleType("torch_tpu._build"); build.TORCH_VERSION = "{minor}.77"
-    sys.modules["torch_tpu._build"] = build
-    import torch
-    print((torch.ones(2, device="tpu") + 1).tolist())
-    """
+    code = OTHER_BUILD % (minor + ".77") + "import torch; print((torch.ones(2, device='tpu') + 1).tolist())"
     assert run_python(code).stdout.strip() == "[2.0, 2.0]"
 
 
