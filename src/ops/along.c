@@ -43,8 +43,13 @@ val t_take(op_ctx *c, val x, int dim, val index) {
   }
   for (int d = 0; d < ndim; d++)
     if (out[d] == 0) return t_zeros(c, (tpu_dtype)x->dtype, ndim, out);
-  ir_gather_dims g = {.noffset = noffset, .offset_dims = offset, .ncollapsed = 1, .collapsed_dims = &dim, .nstart = 1,
-                      .start_index_map = &dim, .index_vector_dim = index->ndim};
+  ir_gather_dims g = {.noffset = noffset,
+                      .offset_dims = offset,
+                      .ncollapsed = 1,
+                      .collapsed_dims = &dim,
+                      .nstart = 1,
+                      .start_index_map = &dim,
+                      .index_vector_dim = index->ndim};
   return ir_gather(G, x, index_value(c, index, t_size(x, dim)), &g, slice, false);
 }
 
@@ -63,8 +68,14 @@ val t_gather(op_ctx *c, val x, int dim, val index) {
   int others[T_MAX_DIMS], n = other_dims(x->ndim, dim, others);
   int64_t slice[T_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) slice[d] = 1;
-  ir_gather_dims g = {.ncollapsed = 1, .collapsed_dims = &dim, .nbatching = n, .operand_batching = others,
-                      .indices_batching = others, .nstart = 1, .start_index_map = &dim, .index_vector_dim = index->ndim};
+  ir_gather_dims g = {.ncollapsed = 1,
+                      .collapsed_dims = &dim,
+                      .nbatching = n,
+                      .operand_batching = others,
+                      .indices_batching = others,
+                      .nstart = 1,
+                      .start_index_map = &dim,
+                      .index_vector_dim = index->ndim};
   return ir_gather(G, x, index_value(c, index, t_size(x, dim)), &g, slice, false);
 }
 
@@ -75,7 +86,8 @@ static val index_vectors(op_ctx *c, int dim, val index, tpu_dtype d) {
   memcpy(dims, index->dims, (size_t)index->ndim * sizeof *dims);
   dims[index->ndim] = 1;
   for (int k = 0; k < index->ndim; k++)
-    parts[k] = k == dim ? ir_reshape(G, ir_convert(G, index, d), index->ndim + 1, dims) : ir_iota(G, d, index->ndim + 1, dims, k);
+    parts[k] = k == dim ? ir_reshape(G, ir_convert(G, index, d), index->ndim + 1, dims)
+                        : ir_iota(G, d, index->ndim + 1, dims, k);
   return ir_concat(G, parts, index->ndim, index->ndim);
 }
 
@@ -98,15 +110,23 @@ val t_scatter(op_ctx *c, val x, int dim, val index, val src, int body) {
   for (int k = 0; k < x->ndim; k++) all[k] = k;
   val out;
   if (equal) {
-    ir_scatter_dims s = {.ninserted = 1, .inserted_window_dims = &dim, .nbatching = n, .operand_batching = others,
-                         .indices_batching = others, .nscatter = 1, .scatter_dims_to_operand = &dim,
+    ir_scatter_dims s = {.ninserted = 1,
+                         .inserted_window_dims = &dim,
+                         .nbatching = n,
+                         .operand_batching = others,
+                         .indices_batching = others,
+                         .nscatter = 1,
+                         .scatter_dims_to_operand = &dim,
                          .index_vector_dim = index->ndim};
     out = ir_scatter(G, x, index_value(c, index, t_size(x, dim)), src, &s, body, false, false);
   } else {
     int64_t largest = 0;
     for (int k = 0; k < x->ndim; k++) largest = x->dims[k] > largest ? x->dims[k] : largest;
-    ir_scatter_dims s = {.ninserted = x->ndim, .inserted_window_dims = all, .nscatter = x->ndim,
-                         .scatter_dims_to_operand = all, .index_vector_dim = index->ndim};
+    ir_scatter_dims s = {.ninserted = x->ndim,
+                         .inserted_window_dims = all,
+                         .nscatter = x->ndim,
+                         .scatter_dims_to_operand = all,
+                         .index_vector_dim = index->ndim};
     out = ir_scatter(G, x, index_vectors(c, dim, index, t_index_dtype(largest)), src, &s, body, false, false);
   }
   return t_cast(c, out, d);
@@ -118,9 +138,15 @@ val t_scatter_slices(op_ctx *c, val x, int dim, val index, val src, int body) {
   if (body == IR_MUL && x->dtype == TPU_BOOL) body = IR_AND;
   tpu_dtype d = (tpu_dtype)x->dtype, acc = accumulator(x, body);
   int others[T_MAX_DIMS], n = other_dims(x->ndim, dim, others);
-  ir_scatter_dims s = {.nwindow = n, .update_window_dims = others, .ninserted = 1, .inserted_window_dims = &dim,
-                       .nscatter = 1, .scatter_dims_to_operand = &dim, .index_vector_dim = 1};
-  val out = ir_scatter(G, t_cast(c, x, acc), index_value(c, index, t_size(x, dim)), t_cast(c, src, acc), &s, body, false, false);
+  ir_scatter_dims s = {.nwindow = n,
+                       .update_window_dims = others,
+                       .ninserted = 1,
+                       .inserted_window_dims = &dim,
+                       .nscatter = 1,
+                       .scatter_dims_to_operand = &dim,
+                       .index_vector_dim = 1};
+  val out = ir_scatter(G, t_cast(c, x, acc), index_value(c, index, t_size(x, dim)), t_cast(c, src, acc), &s, body,
+                       false, false);
   return t_cast(c, out, d);
 }
 
@@ -202,7 +228,8 @@ void t_scan(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f
   }
   t_scan(c, total, identity, n, dim, f);
   for (int i = 0; i < n; i++)
-    total[i] = t_broadcast_to(c, t_unsqueeze(c, shifted(c, total[i], identity[i], dim, 1, -1), dim + 1), ndim + 1, split);
+    total[i] =
+        t_broadcast_to(c, t_unsqueeze(c, shifted(c, total[i], identity[i], dim, 1, -1), dim + 1), ndim + 1, split);
   f(c, total, xs, out);
   for (int i = 0; i < n; i++) xs[i] = t_narrow(c, ir_reshape(G, out[i], ndim, joined), dim, 0, size, 1);
 }
@@ -251,4 +278,10 @@ val t_norm(op_ctx *c, val x, double p, const int *dims, int n, bool keep) {
   if (p == -__builtin_inf()) return t_amin(c, a, dims, n, keep);
   val sum = t_sum(c, ir_binary(G, IR_POW, a, t_like(c, a, p)), dims, n, keep);
   return ir_binary(G, IR_POW, sum, t_like(c, sum, 1 / p));
+}
+
+bool t_refuse_empty_dim(op_ctx *c, val x, int dim, const char *name) {
+  if (ir_failed(G) || x->ndim == 0 || x->dims[dim] != 0) return false;
+  op_fail(c, TPU_ERR_INDEX, "%s(): Expected reduction dim %d to have non-zero size.", name, dim);
+  return true;
 }

@@ -57,4 +57,7 @@ val t_unreduce(op_ctx *c, val v, val x, const int *dims, int n);
 val t_loss(op_ctx *c, val loss, int64_t reduction);
 /* p-norm of x (float or complex, in its opmath) over dims. */
 val t_norm(op_ctx *c, val x, double p, const int *dims, int n, bool keep);
+
+/* PyTorch's IndexError for a reduction of no elements that has no identity; true when it was recorded. */
+bool t_refuse_empty_dim(op_ctx *c, val x, int dim, const char *name);
 #endif

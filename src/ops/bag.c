@@ -67,7 +67,8 @@ static void embedding_bag(op_ctx *c) {
   RETN(1, b.bag);
   const tpu_meta *m = op_meta(c, 2);
   int64_t all = m && m->defined && m->ndim == 1 ? m->sizes[0] : b.bags;
-  val padded = ir_pad(G, b.size, t_scalar(c, TPU_I64, 0), (const int64_t[]){0}, (const int64_t[]){all - b.bags}, (const int64_t[]){0});
+  val padded = ir_pad(G, b.size, t_scalar(c, TPU_I64, 0), (const int64_t[]){0}, (const int64_t[]){all - b.bags},
+                      (const int64_t[]){0});
   RETN(2, padded);
   RETN(3, at);
 }
@@ -82,7 +83,8 @@ typedef struct {
 static void bag_backward(op_ctx *c, bag_grad_args a) {
   val grad = T(0), index = t_cast(c, T(1), TPU_I64), bag = t_cast(c, T(a.bag), TPU_I64), size = T(a.size);
   tpu_dtype d = t_opmath((tpu_dtype)grad->dtype);
-  if (a.sparse >= 0 && INT_OR(a.sparse, 0)) op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "embedding_bag with sparse gradients is not implemented on tpu");
+  if (a.sparse >= 0 && INT_OR(a.sparse, 0))
+    op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "embedding_bag with sparse gradients is not implemented on tpu");
   int64_t rows = INT(a.rows), mode = INT(a.mode), bag_count = t_size(grad, 0), dims[2] = {rows, t_size(grad, 1)};
   val g = t_cast(c, grad, d), out = t_zeros(c, d, 2, dims);
   size = t_cast(c, t_narrow(c, size, 0, 0, bag_count, 1), d);

@@ -6,9 +6,9 @@
 /* ---- x[i, None, j, ...] ---------------------------------------------------------------------------------------- */
 
 typedef struct {
-  int n, dims[T_MAX_DIMS];   /* the indexed dims of x, ascending */
-  val at[T_MAX_DIMS];        /* their indices, wrapped, broadcast to one shape */
-  int ndim, place;           /* rank of that shape, and where its dims stand in the result */
+  int n, dims[T_MAX_DIMS]; /* the indexed dims of x, ascending */
+  val at[T_MAX_DIMS];      /* their indices, wrapped, broadcast to one shape */
+  int ndim, place;         /* rank of that shape, and where its dims stand in the result */
 } index_plan;
 
 static bool is_mask(val v) { return v->dtype == TPU_BOOL || v->dtype == TPU_U8; }
@@ -77,8 +77,13 @@ static val index_read(op_ctx *c, val x, int arg) {
     if (dims[d] == 0) return t_zeros(c, (tpu_dtype)x->dtype, ndim, dims);
   memcpy(slice, x->dims, (size_t)x->ndim * sizeof *slice);
   for (int k = 0; k < p.n; k++) slice[p.dims[k]] = 1;
-  ir_gather_dims g = {.noffset = noffset, .offset_dims = offset, .ncollapsed = p.n, .collapsed_dims = p.dims,
-                      .nstart = p.n, .start_index_map = p.dims, .index_vector_dim = p.ndim};
+  ir_gather_dims g = {.noffset = noffset,
+                      .offset_dims = offset,
+                      .ncollapsed = p.n,
+                      .collapsed_dims = p.dims,
+                      .nstart = p.n,
+                      .start_index_map = p.dims,
+                      .index_vector_dim = p.ndim};
   return ir_gather(G, x, index_matrix(c, &p), &g, slice, false);
 }
 
@@ -106,26 +111,35 @@ static val index_write(op_ctx *c, val x, int arg, val values, bool accumulate) {
   if (ir_numel(values) == 0 || ir_numel(x) == 0) return x;
   tpu_dtype d = (tpu_dtype)x->dtype, acc = accumulate ? t_opmath(d) : d;
   int body = !accumulate ? T_REPLACE : d == TPU_BOOL ? IR_OR : IR_ADD;
-  ir_scatter_dims s = {.nwindow = noffset, .update_window_dims = offset, .ninserted = p.n, .inserted_window_dims = p.dims,
-                       .nscatter = p.n, .scatter_dims_to_operand = p.dims, .index_vector_dim = p.ndim};
-  return t_cast(c, ir_scatter(G, t_cast(c, x, acc), index_matrix(c, &p), t_cast(c, values, acc), &s, body, false, false), d);
+  ir_scatter_dims s = {.nwindow = noffset,
+                       .update_window_dims = offset,
+                       .ninserted = p.n,
+                       .inserted_window_dims = p.dims,
+                       .nscatter = p.n,
+                       .scatter_dims_to_operand = p.dims,
+                       .index_vector_dim = p.ndim};
+  return t_cast(
+      c, ir_scatter(G, t_cast(c, x, acc), index_matrix(c, &p), t_cast(c, values, acc), &s, body, false, false), d);
 }
 
-/* x[..., mask, ...] = values, with one mask that stands for dims [first, first + r): a select of fixed shape. Values that
- * differ from true element to true element are looked up by the element's position among the true ones. */
+/* x[..., mask, ...] = values, with one mask that stands for dims [first, first + r): a select of fixed shape. Values
+ * that differ from true element to true element are looked up by the element's position among the true ones. */
 static val mask_write(op_ctx *c, val x, val mask, int first, val values, bool accumulate) {
   int r = mask->ndim, slices = x->ndim - r + 1, count_dim = values->ndim - (slices - first);
   if (first + r > x->ndim) return op_fail(c, TPU_ERR_INDEX, "too many indices for tensor of dimension %d", x->ndim);
   for (int k = 0; k < r; k++)
     if (mask->dims[k] != x->dims[first + k])
-      return op_fail(c, TPU_ERR_INDEX, "The shape of the mask at index %d does not match the shape of the indexed tensor at index %d", k, first + k);
+      return op_fail(c, TPU_ERR_INDEX,
+                     "The shape of the mask at index %d does not match the shape of the indexed tensor at index %d", k,
+                     first + k);
   mask = t_cast(c, mask, TPU_BOOL);
   values = t_cast(c, values, (tpu_dtype)x->dtype);
   while (values->ndim > slices && t_size(values, 0) == 1) {
     values = t_squeeze(c, values, 0);
     count_dim--;
   }
-  if (values->ndim > slices) return op_fail(c, TPU_ERR_RUNTIME, "shape mismatch: value tensor cannot be broadcast to indexing result");
+  if (values->ndim > slices)
+    return op_fail(c, TPU_ERR_RUNTIME, "shape mismatch: value tensor cannot be broadcast to indexing result");
   int64_t dims[2 * T_MAX_DIMS];
   if (count_dim >= 0) {
     if (t_size(values, count_dim) != 1) {
@@ -136,7 +150,8 @@ static val mask_write(op_ctx *c, val x, val mask, int first, val values, bool ac
     int ndim = 0;
     for (int d = 0; d < values->ndim; d++) {
       if (d != count_dim) dims[ndim++] = values->dims[d];
-      else for (int k = 0; k < r; k++) dims[ndim++] = values->dims[d] == 1 ? 1 : mask->dims[k];
+      else
+        for (int k = 0; k < r; k++) dims[ndim++] = values->dims[d] == 1 ? 1 : mask->dims[k];
     }
     values = t_reshape(c, values, ndim, dims);
   }
@@ -159,7 +174,8 @@ static val put(op_ctx *c) {
       }
     }
   bool accumulate = INT_OR(3, 0);
-  return mask && defined == 1 ? mask_write(c, x, mask, first, T(2), accumulate) : index_write(c, x, 1, T(2), accumulate);
+  return mask && defined == 1 ? mask_write(c, x, mask, first, T(2), accumulate)
+                              : index_write(c, x, 1, T(2), accumulate);
 }
 
 OP(index_put, "aten::index_put") { RET(put(c)); }

@@ -52,7 +52,8 @@ OP(huber_loss_backward, "aten::huber_loss_backward") {
 
 OP(bce, "aten::binary_cross_entropy") {
   val x = t_float(c, T(0)), t = t_float(c, T(1)), floor = t_like(c, x, -100);
-  val yes = t_max(c, ir_unary(G, IR_LOG, x), floor), no = t_max(c, ir_unary(G, IR_LOG1P, ir_unary(G, IR_NEG, x)), floor);
+  val yes = t_max(c, ir_unary(G, IR_LOG, x), floor),
+      no = t_max(c, ir_unary(G, IR_LOG1P, ir_unary(G, IR_NEG, x)), floor);
   val loss = t_sub(c, t_mul(c, t_sub(c, t, t_like(c, t, 1)), no), t_mul(c, t, yes));
   if (HAS(2)) loss = t_mul(c, loss, t_float(c, T(2)));
   RET(t_loss(c, loss, INT_OR(3, 1)));
@@ -83,7 +84,7 @@ OP(bce_logits, "aten::binary_cross_entropy_with_logits") {
 enum { ONE_HOT_CLASSES = 128 }; /* up to here reading all classes is cheaper than looking one up */
 
 typedef struct {
-  val x, target, weight;  /* x [N, C, ...], target [N, 1, ...] with ignored ones as class 0, weight as target */
+  val x, target, weight; /* x [N, C, ...], target [N, 1, ...] with ignored ones as class 0, weight as target */
   val ignored;
   int64_t classes;
 } nll;
@@ -147,7 +148,8 @@ static void nll_backward(op_ctx *c) {
   if (reduction == 1) g = t_div(c, g, t_float(c, T(6)));
   if (g->ndim) g = t_reshape(c, g, a.target->ndim, a.target->dims);
   val r = t_neg(c, t_mul(c, g, a.weight));
-  r = t_where(c, on_class(c, a.target, a.classes, a.x->ndim, a.x->dims), t_where(c, a.ignored, t_like(c, a.weight, 0), r), zero);
+  r = t_where(c, on_class(c, a.target, a.classes, a.x->ndim, a.x->dims),
+              t_where(c, a.ignored, t_like(c, a.weight, 0), r), zero);
   RET(t_reshape(c, r, x->ndim, x->dims));
 }
 
@@ -190,7 +192,8 @@ OP(multi_margin_loss_backward, "aten::multi_margin_loss_backward") {
   margins m = read_margins(c, 1, 5);
   int dim = 1;
   val in = T(1), g = t_float(c, T(0)), zero = t_like(c, m.z, 0);
-  val slope = m.p == 2 ? t_mul(c, m.z, t_like(c, m.z, 2)) : t_where(c, t_cmp(c, IR_GT, m.z, zero), t_like(c, m.z, 1), zero);
+  val slope =
+      m.p == 2 ? t_mul(c, m.z, t_like(c, m.z, 2)) : t_where(c, t_cmp(c, IR_GT, m.z, zero), t_like(c, m.z, 1), zero);
   slope = t_div(c, slope, t_like(c, slope, (double)t_size(m.z, 1)));
   if (m.weight) slope = t_mul(c, slope, m.weight);
   val r = t_where(c, m.other, slope, t_neg(c, t_sum(c, slope, &dim, 1, true)));
@@ -227,7 +230,8 @@ OP(multilabel_margin_loss, "aten::multilabel_margin_loss_forward") {
   val in = T(0), x = as_rows(c, t_float(c, in)), target = as_rows(c, T(1)), valid, is_target;
   val named = named_targets(c, target, &valid), z = label_margins(c, x, named, valid, &is_target);
   int64_t reduction = INT(2);
-  val loss = t_div(c, t_sum(c, z, (const int[]){1, 2}, 2, false), t_scalar(c, (tpu_dtype)x->dtype, (double)t_size(x, 1)));
+  val loss =
+      t_div(c, t_sum(c, z, (const int[]){1, 2}, 2, false), t_scalar(c, (tpu_dtype)x->dtype, (double)t_size(x, 1)));
   RETN(0, reduction ? t_loss(c, loss, reduction) : t_reshape_meta(c, 0, loss));
   RETN(1, t_cast(c, t_reshape_meta(c, 1, is_target), (tpu_dtype)in->dtype));
 }
@@ -237,7 +241,8 @@ OP(multilabel_margin_loss_backward, "aten::multilabel_margin_loss_backward") {
   val named = named_targets(c, target, &valid), z = label_margins(c, x, named, valid, &is_target);
   int place = 1, class = 2;
   val active = t_cast(c, t_cmp(c, IR_GT, z, t_like(c, z, 0)), (tpu_dtype)x->dtype);
-  val pushed = t_sum(c, active, &place, 1, false), pulled = t_mul(c, t_cast(c, named, (tpu_dtype)x->dtype), t_sum(c, active, &class, 1, true));
+  val pushed = t_sum(c, active, &place, 1, false),
+      pulled = t_mul(c, t_cast(c, named, (tpu_dtype)x->dtype), t_sum(c, active, &class, 1, true));
   val r = t_sub(c, pushed, t_sum(c, pulled, &place, 1, false));
   r = t_div(c, r, t_like(c, r, (double)t_size(x, 1)));
   if (g->ndim) g = t_reshape(c, g, 2, (const int64_t[]){ir_numel(g), 1});

@@ -112,7 +112,8 @@ OP(rms_norm_backward, "aten::_fused_rms_norm_backward") {
   dim_set s = dims_from(first, x->ndim), rows = dims_before(first);
   val xhat = t_mul(c, x, rstd), a = scaled(c, g, optional_float(c, 4), NULL);
   val projection = mean_over(c, t_mul(c, a, xhat), &s);
-  if (wanted(c, 5, 0)) RETN(0, t_cast(c, t_mul(c, rstd, t_sub(c, a, t_mul(c, xhat, projection))), (tpu_dtype)in->dtype));
+  if (wanted(c, 5, 0))
+    RETN(0, t_cast(c, t_mul(c, rstd, t_sub(c, a, t_mul(c, xhat, projection))), (tpu_dtype)in->dtype));
   if (wanted(c, 5, 1) && HAS(4)) RETN(1, sum_over(c, t_mul(c, g, xhat), &rows, false));
 }
 
@@ -138,13 +139,15 @@ typedef struct {
 
 static void batch_norm(op_ctx *c, batch_norm_args a) {
   val x = t_float(c, T(0)), mean, var, rstd;
-  if (x->ndim < 2 && !ir_failed(G)) op_fail(c, TPU_ERR_RUNTIME, "batch norm: expected at least 2 dims, got %d", x->ndim);
+  if (x->ndim < 2 && !ir_failed(G))
+    op_fail(c, TPU_ERR_RUNTIME, "batch norm: expected at least 2 dims, got %d", x->ndim);
   dim_set s = dims_without(1, x->ndim);
   bool running = a.mean >= 0 && HAS(a.mean);
   if (a.training) {
     moments(c, x, &s, &mean, &var);
   } else {
-    mean = running ? channel_arg(c, a.mean, x->ndim) : op_fail(c, TPU_ERR_RUNTIME, "batch norm in eval mode needs running statistics");
+    mean = running ? channel_arg(c, a.mean, x->ndim)
+                   : op_fail(c, TPU_ERR_RUNTIME, "batch norm in eval mode needs running statistics");
     var = running ? channel_arg(c, a.var, x->ndim) : mean;
   }
   rstd = rstd_of(c, var, a.eps);
@@ -172,9 +175,7 @@ static void batch_norm(op_ctx *c, batch_norm_args a) {
   }
 }
 
-OP(batch_norm, "aten::native_batch_norm") {
-  batch_norm(c, (batch_norm_args){1, 2, 3, 4, S(6), S(7), INT(5), -1});
-}
+OP(batch_norm, "aten::native_batch_norm") { batch_norm(c, (batch_norm_args){1, 2, 3, 4, S(6), S(7), INT(5), -1}); }
 OP(batch_norm_legit, "aten::_native_batch_norm_legit") {
   batch_norm(c, (batch_norm_args){1, 2, 3, 4, S(6), S(7), INT(5), -1});
 }
@@ -239,8 +240,12 @@ static group_dims read_groups(op_ctx *c, int first) {
 static val in_groups(op_ctx *c, val v, const group_dims *d) {
   return t_reshape(c, v, 3, (const int64_t[]){d->n, d->groups, d->c / d->groups * d->space});
 }
-static val in_channels(op_ctx *c, val v, const group_dims *d) { return t_reshape(c, v, 3, (const int64_t[]){d->n, d->c, d->space}); }
-static val group_stat(op_ctx *c, val v, const group_dims *d) { return t_reshape(c, v, 3, (const int64_t[]){d->n, d->groups, 1}); }
+static val in_channels(op_ctx *c, val v, const group_dims *d) {
+  return t_reshape(c, v, 3, (const int64_t[]){d->n, d->c, d->space});
+}
+static val group_stat(op_ctx *c, val v, const group_dims *d) {
+  return t_reshape(c, v, 3, (const int64_t[]){d->n, d->groups, 1});
+}
 
 OP(group_norm, "aten::native_group_norm") {
   val in = T(0), mean, var;
@@ -298,13 +303,8 @@ OP(dropout, "aten::native_dropout") {
   tpu_dtype d = (tpu_dtype)x->dtype;
   val keep = t_sub(c, t_scalar(c, TPU_F32, 1), t_cast(c, S(1), TPU_F32));
   val mask = t_cmp(c, IR_LT, t_random_uniform(c, TPU_F32, x->ndim, x->dims), keep);
-  val scale = t_where(c, t_cmp(c, IR_GT, keep, t_like(c, keep, 0)), t_div(c, t_like(c, keep, 1), keep), t_like(c, keep, 0));
+  val scale =
+      t_where(c, t_cmp(c, IR_GT, keep, t_like(c, keep, 0)), t_div(c, t_like(c, keep, 1), keep), t_like(c, keep, 0));
   RETN(0, t_mul(c, t_mul(c, x, t_cast(c, mask, d)), t_cast(c, scale, d)));
   RETN(1, mask);
-}
-
-OP(dropout_backward, "aten::native_dropout_backward") {
-  val g = t_float(c, T(0));
-  tpu_dtype d = (tpu_dtype)g->dtype;
-  RET(t_mul(c, t_mul(c, g, t_cast(c, T(1), d)), t_cast(c, S(2), d)));
 }

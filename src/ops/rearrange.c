@@ -43,7 +43,8 @@ OP(repeat, "aten::repeat") {
   int64_t wide[2 * T_MAX_DIMS], dims[T_MAX_DIMS];
   int map[T_MAX_DIMS], rank = 0, lead = n - x->ndim;
   if (lead < 0 || n > T_MAX_DIMS) {
-    op_fail(c, TPU_ERR_RUNTIME, "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
+    op_fail(c, TPU_ERR_RUNTIME,
+            "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor");
     return;
   }
   for (int d = 0; d < n; d++) {
@@ -60,7 +61,8 @@ OP(repeat, "aten::repeat") {
 /* Output i is the first j whose repeats, summed up to j, exceed i. */
 OP(repeat_interleave, "aten::repeat_interleave.Tensor") {
   val repeats = T(0);
-  if (!HAS(1)) op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "repeat_interleave without output_size gives a size that depends on the data");
+  if (!HAS(1))
+    op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "repeat_interleave without output_size gives a size that depends on the data");
   int64_t n = INT_OR(1, 0), count = t_size(repeats, 0);
   val ends = t_cumsum(c, t_cast(c, repeats, TPU_I64), 0);
   val begins = t_scatter(c, t_zeros(c, TPU_I64, 1, &n), 0, ends, ir_const_i(G, TPU_I64, 1, 1, &count), IR_ADD);
@@ -197,7 +199,8 @@ OP(diag_embed, "aten::diag_embed") {
   int ndim = x->ndim + 1, d1 = t_dim(c, INT_OR(2, -2), ndim), d2 = t_dim(c, INT_OR(3, -1), ndim), k = 0;
   int64_t offset = INT_OR(1, 0), dims[T_MAX_DIMS], n = t_size(x, x->ndim - 1) + (offset < 0 ? -offset : offset);
   if (ndim > T_MAX_DIMS) op_fail(c, TPU_ERR_RUNTIME, "more than %d dimensions", T_MAX_DIMS);
-  else for (int d = 0; d < ndim; d++) dims[d] = d == d1 || d == d2 ? n : t_size(x, k++);
+  else
+    for (int d = 0; d < ndim; d++) dims[d] = d == d1 || d == d2 ? n : t_size(x, k++);
   RET(put_diagonal(c, NULL, x, ndim, dims, offset, d1, d2));
 }
 
@@ -256,7 +259,8 @@ OP(unfold_backward, "aten::unfold_backward") {
     return;
   }
   if (step > 0 && size <= step * UNROLLED_WINDOWS) {
-    RET(ir_numel(grad) ? overlap_add(c, grad, ndim, sizes, dim, size, step) : t_zeros(c, (tpu_dtype)grad->dtype, ndim, sizes));
+    RET(ir_numel(grad) ? overlap_add(c, grad, ndim, sizes, dim, size, step)
+                       : t_zeros(c, (tpu_dtype)grad->dtype, ndim, sizes));
     return;
   }
   /* many windows over each element: one scatter */
@@ -293,7 +297,8 @@ static patch read_patch(op_ctx *c, int first) {
 
 /* Places of the kernel along each side. */
 static void patch_places(const patch *p, const int64_t *image, int64_t *out) {
-  for (int i = 0; i < 2; i++) out[i] = (image[i] + 2 * p->pad[i] - p->dilation[i] * (p->kernel[i] - 1) - 1) / p->stride[i] + 1;
+  for (int i = 0; i < 2; i++)
+    out[i] = (image[i] + 2 * p->pad[i] - p->dilation[i] * (p->kernel[i] - 1) - 1) / p->stride[i] + 1;
 }
 
 OP(im2col, "aten::im2col") {

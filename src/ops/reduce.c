@@ -25,7 +25,9 @@ static double count_of(val x, const dim_list *l) {
   return n;
 }
 
-static val as_dtype(op_ctx *c, val x, int dtype_arg) { return HAS(dtype_arg) ? t_cast(c, x, (tpu_dtype)INT(dtype_arg)) : x; }
+static val as_dtype(op_ctx *c, val x, int dtype_arg) {
+  return HAS(dtype_arg) ? t_cast(c, x, (tpu_dtype)INT(dtype_arg)) : x;
+}
 
 /* What sums and products are made of: integers and bool become int64 unless another dtype is asked for. */
 static val summand(op_ctx *c, val x, int dtype_arg) {
@@ -90,7 +92,8 @@ OP(trace, "aten::trace") {
 static void all_any(op_ctx *c, ir_opcode body, bool with_dims) {
   val x = T(0), truth = t_cast(c, x, TPU_BOOL);
   dim_list l = with_dims ? read_dims(c, x, 1, 2) : all_dims(x);
-  if (with_dims && op_tag(c, 1) == TPU_INTS && op_list_len(c, 1) == 0) RET(truth); /* dim=(): every element for itself */
+  if (with_dims && op_tag(c, 1) == TPU_INTS && op_list_len(c, 1) == 0)
+    RET(truth); /* dim=(): every element for itself */
   else RET(t_reduce(c, body, truth, l.d, l.n, l.keep));
 }
 
@@ -126,8 +129,17 @@ static void aminmax(op_ctx *c, bool has_dim) {
 OP(aminmax, "aten::aminmax") { aminmax(c, HAS(1)); }
 OP(aminmax_old, "aten::_aminmax") { aminmax(c, HAS(1)); }
 
-OP(max, "aten::max") { RET(t_amax(c, T(0), NULL, 0, false)); }
-OP(min, "aten::min") { RET(t_amin(c, T(0), NULL, 0, false)); }
+static void extreme(op_ctx *c, bool max) {
+  val x = T(0);
+  if (!ir_failed(G) && ir_numel(x) == 0)
+    op_fail(c, TPU_ERR_RUNTIME,
+            "%s(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the "
+            "'dim' argument.",
+            max ? "max" : "min");
+  RET(max ? t_amax(c, x, NULL, 0, false) : t_amin(c, x, NULL, 0, false));
+}
+OP(max, "aten::max") { extreme(c, true); }
+OP(min, "aten::min") { extreme(c, false); }
 
 static void extreme_dim(op_ctx *c, bool max) {
   val x0 = T(0), x = t_at_least_1d(c, x0), value, index;

@@ -19,7 +19,8 @@ static int body_of(op_ctx *c, const char *name) {
   static const struct {
     const char *name;
     int body;
-  } bodies[] = {{"sum", IR_ADD}, {"add", IR_ADD}, {"mean", IR_ADD}, {"prod", IR_MUL}, {"multiply", IR_MUL}, {"amax", IR_MAX}, {"amin", IR_MIN}};
+  } bodies[] = {{"sum", IR_ADD},      {"add", IR_ADD},  {"mean", IR_ADD}, {"prod", IR_MUL},
+                {"multiply", IR_MUL}, {"amax", IR_MAX}, {"amin", IR_MIN}};
   for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
     if (!strcmp(name, bodies[i].name)) return bodies[i].body;
   op_fail(c, TPU_ERR_RUNTIME, "reduce argument must be either sum, prod, mean, amax or amin, got %s", name);
@@ -123,9 +124,7 @@ OP(index_fill_tensor, "aten::index_fill.int_Tensor") { index_fill(c, T(3)); }
 
 /* ---- embeddings ------------------------------------------------------------------------------------------------ */
 
-OP(embedding, "aten::embedding") {
-  RET(t_take(c, T(0), 0, T(1)));
-}
+OP(embedding, "aten::embedding") { RET(t_take(c, T(0), 0, T(1))); }
 
 /* grad [..., D] summed into [rows, D] by index [...]; the padding row gets nothing. */
 OP(embedding_dense_backward, "aten::embedding_dense_backward") {

@@ -45,6 +45,7 @@ OP(kthvalue, "aten::kthvalue") {
   int dim;
   val x = with_dim(c, T(0), 2, -1, &dim), values, indices;
   int64_t k = INT(1), n = t_size(x, dim);
+  if (t_refuse_empty_dim(c, x, dim, "kthvalue")) return;
   if (k < 1 || k > n) op_fail(c, TPU_ERR_INDEX, "kthvalue(): selected number k out of range for dimension %d", dim);
   t_sort(c, x, dim, false, &values, &indices);
   values = t_narrow(c, values, dim, k - 1, 1, 1);
@@ -76,6 +77,7 @@ static val median_place(op_ctx *c, val sorted, int dim, bool ignore_nan) {
 static void median_dim(op_ctx *c, bool ignore_nan) {
   int dim;
   val x0 = T(0), x = with_dim(c, x0, 1, 0, &dim), values, indices;
+  if (t_refuse_empty_dim(c, x, dim, "median")) return;
   t_sort(c, x, dim, false, &values, &indices);
   pick(c, values, indices, median_place(c, values, dim, ignore_nan), dim, INT_OR(2, 0) && x0->ndim);
 }
@@ -102,10 +104,7 @@ OP(mode, "aten::mode") {
   int dim;
   val x0 = T(0), x = with_dim(c, x0, 1, -1, &dim), values, indices, best, at;
   int64_t n = t_size(x, dim);
-  if (n == 0) { /* only where no slice is left: PyTorch's meta kernel has refused the rest */
-    ret_pair(c, t_amax(c, x, &dim, 1, INT_OR(2, 0)), t_zeros(c, TPU_I64, 0, NULL));
-    return;
-  }
+  if (t_refuse_empty_dim(c, x, dim, "mode")) return;
   t_sort(c, x, dim, false, &values, &indices);
   tpu_dtype d = t_index_dtype(n);
   val place = ir_iota(G, d, x->ndim, x->dims, dim);
@@ -166,7 +165,28 @@ static void bucketize(op_ctx *c, val v) {
 OP(bucketize, "aten::bucketize.Tensor") { bucketize(c, T(0)); }
 OP(bucketize_scalar, "aten::bucketize.Scalar") { bucketize(c, S(0)); }
 
-/* Equal bins over [min, max], or over the range of the data when the two are equal; what lies outside is not counted. */
+/* Elements that are also in the test values. */
+static void isin(op_ctx *c, val x, val test) {
+  val both[2] = {x, t_flatten(c, test)}, sorted, indices;
+  tpu_dtype d = t_result_type(c, both, 2);
+  if (d == TPU_BOOL) d = TPU_U8;
+  x = t_cast(c, x, d);
+  test = t_cast(c, both[1], d);
+  val found = t_zeros(c, TPU_BOOL, x->ndim, x->dims);
+  if (ir_numel(test) && ir_numel(x)) {
+    t_sort(c, test, 0, false, &sorted, &indices);
+    val at = search(c, sorted, x, false);
+    found = ir_compare(G, IR_EQ, t_take(c, sorted, 0, at), x); /* past the end: the last one, which is smaller */
+  }
+  RET(INT_OR(3, 0) ? ir_unary(G, IR_NOT, found) : found);
+}
+
+OP(isin, "aten::isin.Tensor_Tensor") { isin(c, T(0), T(1)); }
+OP(isin_scalar, "aten::isin.Tensor_Scalar") { isin(c, T(0), S(1)); }
+OP(isin_of_scalar, "aten::isin.Scalar_Tensor") { isin(c, S(0), T(1)); }
+
+/* Equal bins over [min, max], or over the range of the data when the two are equal; what lies outside is
+ * not counted. */
 OP(histc, "aten::histc") {
   val in = T(0), x = t_flatten(c, t_float(c, in));
   int64_t bins = INT_OR(1, 100);

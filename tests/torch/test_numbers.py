@@ -133,9 +133,9 @@ def promoted(fn, *args):
 
 
 @pytest.mark.parametrize("first", DTYPES, ids=name_of)
-@pytest.mark.parametrize("kinds", itertools.product(OPERANDS, OPERANDS), ids="-".join)
+@pytest.mark.parametrize("kinds", [("dims", "dims"), ("dims", "0-d"), ("0-d", "dims")], ids="-".join)
 def test_promotion_of_tensors(first, kinds):
-    for second in DTYPES:
+    for second in DTYPES if kinds[0] == "dims" else (torch.bool, torch.int16, torch.int64, torch.bfloat16, torch.float32, torch.complex64):
         promoted(torch.add, OPERANDS[kinds[0]](first), OPERANDS[kinds[1]](second))
 
 
@@ -147,12 +147,13 @@ def test_promotion_of_other_operators(op):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=name_of)
 def test_promotion_of_numbers(dtype):
-    for x in (torch.ones(3, dtype=dtype), torch.ones((), dtype=dtype)):
-        for n in NUMBERS:
-            for op in (torch.add, torch.mul, torch.true_divide, torch.eq, torch.sub):
-                promoted(op, x, n)
-            promoted(lambda t, n=n: n - t if t.dtype != torch.bool else n + t, x)
-            promoted(lambda t, n=n: torch.where(t == t, t, n), x)
+    x = torch.ones(3, dtype=dtype)
+    for n in NUMBERS:
+        for op in (torch.add, torch.mul, torch.true_divide, torch.eq, torch.sub):
+            promoted(op, x, n)
+        promoted(lambda t, n=n: n - t if t.dtype != torch.bool else n + t, x)
+        promoted(lambda t, n=n: torch.where(t == t, t, n), x)
+        promoted(torch.add, x[0], n)
 
 
 def test_promotion_of_a_host_number():
