@@ -105,8 +105,8 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
   AT_FORALL_FP32(FULL)
   AT_FORALL_FP32_SET_OPT_DTYPE(BY_DTYPE)
   AT_FORALL_PROMOTE(PROMOTE)
-  PROMOTE(stack)
-  PROMOTE(cat)
+  LOWER(cudnn_convolution)
+  LOWER(cudnn_convolution_transpose)
   m.impl("norm.Scalar", torch::CppFunction::makeFromBoxedFunction<&append_dtype>());
   m.impl("norm.ScalarOpt_dim", torch::CppFunction::makeFromBoxedFunction<&append_dtype>());
   m.impl("binary_cross_entropy", torch::CppFunction::makeFromBoxedFunction<&banned>());

@@ -21,7 +21,7 @@ bool decompose(const c10::OperatorHandle &op, const std::string &name, torch::ji
   static std::map<std::string, bool> asked;
   for (const auto &a : op.schema().arguments())
     if (a.alias_info() && a.alias_info()->isWrite()) return false;
-  if (!resolver || op.hasTag(at::Tag::nondeterministic_seeded) || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape))
+  if (!resolver || name.compare(0, 6, "aten::") != 0 || op.hasTag(at::Tag::nondeterministic_seeded) || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape))
     return false;
   bool known, found = false;
   {

@@ -1,7 +1,4 @@
-// index.cpp - indexing by masks: how many elements a mask selects is known only on the host, so it is read once and the
-// rest stays on the device with a known size.
-#include <ATen/ExpandUtils.h>
-#include <ATen/ops/index.h>
+// index.cpp - index and index_put take masks and CPU indices; the core takes index tensors on the device.
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero.h>
 
@@ -11,24 +8,6 @@ namespace torch_tpu {
 namespace {
 
 using at::Tensor;
-
-void nonzero(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
-  static Kernel *fixed = find_kernel("aten::nonzero_static");
-  const Tensor self = stack->back().toTensor();
-  if (!fixed) return fallback(op, stack);
-  const int64_t n = self.numel() ? self.ne(0).sum().item<int64_t>() : 0;
-  Tensor out = n && self.dim() ? call_kernel(fixed, {self, n, -1}) : new_tensor({n, self.dim()}, c10::kLong, self.device().index());
-  stack->pop_back();
-  stack->emplace_back(std::move(out));
-}
-
-Tensor masked_select(const Tensor &self, const Tensor &mask) {
-  TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
-  TORCH_CHECK(mask.device() == self.device(), "Expected all tensors to be on the same device, but found at least two devices, ", self.device(), " and ", mask.device(), "!");
-  auto [m, s] = at::expand_outplace(mask, self);
-  Tensor flat = s->reshape({-1});
-  return flat.index({std::optional<Tensor>(m->reshape({-1}))});
-}
 
 bool is_mask(const Tensor &t) { return t.scalar_type() == c10::kBool || t.scalar_type() == c10::kByte; }
 
@@ -100,11 +79,6 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
   }
   (*stack)[base + 1] = std::move(out);
   return false;
-}
-
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("nonzero", torch::CppFunction::makeFromBoxedFunction<&nonzero>());
-  m.impl("masked_select", TORCH_FN(masked_select));
 }
 
 }  // namespace torch_tpu

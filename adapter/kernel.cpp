@@ -321,6 +321,8 @@ void Kernel::run(torch::jit::Stack *stack) {
         break;
     }
   }
+  TORCH_CHECK(!generator || devices.found >= 0 || !devices.on_cpu, "Expected a 'cpu' device type for generator but found '",
+              generator->device().type(), "'");
   devices.check();
 
   Frame f;

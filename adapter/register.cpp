@@ -14,7 +14,7 @@ using c10::TypeKind;
 // Kept by hand-written kernels (metadata.cpp, copy.cpp, factory.cpp, index.cpp); their rows are still found by find_kernel.
 const std::unordered_set<std::string> &by_hand() {
   static const std::unordered_set<std::string> names = {
-      "aten::copy_",         "aten::_copy_from", "aten::_copy_from_and_resize", "aten::_to_copy", "aten::nonzero", "aten::masked_select",
+      "aten::copy_",         "aten::_copy_from", "aten::_copy_from_and_resize", "aten::_to_copy", "aten::nonzero", "aten::masked_select", "aten::repeat_interleave.Tensor", "aten::_unique2", "aten::unique_consecutive", "aten::bincount",
       "aten::masked_select.out", "aten::nonzero.out", "aten::_local_scalar_dense", "aten::equal", "aten::empty.memory_format", "aten::empty_strided",
       "aten::resize_", "aten::as_strided", "aten::view", "aten::_reshape_alias", "aten::unfold"};
   return names;

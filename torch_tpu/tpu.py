@@ -514,6 +514,10 @@ def fallback_counts(reset=False) -> dict:
 
 class _Module(types.ModuleType):
     @property
+    def _initialized(self):  # torch.utils.checkpoint keeps the random state only of a device that says so
+        return is_initialized()
+
+    @property
     def eager_mode(self):
         return EagerMode(_core_lib.tpu_get_eager_mode())
 
