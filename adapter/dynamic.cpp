@@ -68,7 +68,7 @@ Runs runs_of(const Tensor &x) {
   const Tensor first = at::cat({at::ones({1}, x.options().dtype(c10::kBool)), x.slice(0, 1).ne(x.slice(0, 0, x.numel() - 1))});
   const Tensor starts = at::nonzero(first).select(1, 0);
   const Tensor ends = at::cat({starts.slice(0, 1), at::full({1}, x.numel(), longs)});
-  return {x.index_select(0, starts), first.to(c10::kLong).cumsum(0).sub(1), ends - starts};
+  return {x.index_select(0, starts), first.to(c10::kLong).cumsum(0).sub(1), ends.sub(starts)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> none_unique(const Tensor &self, bool inverse, bool) {

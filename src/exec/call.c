@@ -386,8 +386,9 @@ static tpu_err *debug_wait(dbuf *const *outs, int n) {
   tpu_err *err = NULL;
   for (int i = 0; i < n; i++) {
     if (!err) {
-      err = dbuf_wait(outs[i]);
-      if (err) outs[i]->reported = true;
+      bool async;
+      err = dbuf_wait(outs[i], &async);
+      err = async_error(outs[i], err, async);
     }
     dbuf_release(outs[i]);
   }

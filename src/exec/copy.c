@@ -121,11 +121,9 @@ static tpu_err *download(tpu_store *s, void *host, size_t nbytes) {
   }
   pjrt_buffer *b;
   tpu_err *e = dbuf_buffer(d, &b);
-  if (!e) {
-    e = pjrt_buffer_to_host(ex.client, b, host, nbytes);
-    if (e && d->op) e = err_wrap(e, "%s", d->op);
-  }
-  if (e) d->reported = true;
+  bool async = !e;
+  if (!e) e = pjrt_buffer_to_host(ex.client, b, host, nbytes);
+  e = async_error(d, e, async);
   dbuf_release(d);
   return e;
 }

@@ -56,7 +56,12 @@ tpu_err *tpu_event_record(int device, tpu_event **out) {
 
 bool tpu_event_done(tpu_event *e) { return !e->buf || dbuf_done(e->buf); }
 
-tpu_err *tpu_event_wait(tpu_event *e) { return e->buf ? dbuf_wait(e->buf) : NULL; }
+tpu_err *tpu_event_wait(tpu_event *e) {
+  if (!e->buf) return NULL;
+  bool async;
+  tpu_err *err = dbuf_wait(e->buf, &async);
+  return async_error(e->buf, err, async);
+}
 
 tpu_err *tpu_event_elapsed(tpu_event *a, tpu_event *b, double *ms) {
   *ms = 0;
@@ -93,13 +98,10 @@ tpu_err *tpu_synchronize(int device) {
   queue_drain();
   tpu_err *first = NULL;
   for (size_t i = 0; i < n; i++) {
-    tpu_err *e = dbuf_wait(bufs[i]);
-    if (e && !first && !bufs[i]->reported) {
-      first = e;
-      bufs[i]->reported = true;
-    } else {
-      tpu_err_free(e);
-    }
+    bool async;
+    tpu_err *e = dbuf_wait(bufs[i], &async);
+    if (e && !first && !bufs[i]->reported) first = async_error(bufs[i], e, async);
+    else tpu_err_free(e);
     dbuf_release(bufs[i]);
   }
   mem_free(bufs);

@@ -41,6 +41,16 @@ void tpu_set_plugin_candidates(const char *paths) {
   pthread_mutex_unlock(&start_lock);
 }
 
+/* The mode that a process starts in; once, and before anybody asks for it or sets another. */
+static void mode_from_env(void) {
+  static atomic_bool done;
+  if (atomic_exchange(&done, true)) return;
+  tpu_err *e = env_check(); /* a bad value is raised by tpu_init */
+  if (!e && env_int(ENV_LAUNCH_BLOCKING)) atomic_store(&ex.mode, TPU_DEBUG);
+  else if (!e && env_int(ENV_DEFER_AND_FUSE)) atomic_store(&ex.mode, TPU_DEFER_AND_FUSE);
+  tpu_err_free(e);
+}
+
 static int64_t host_memory(void) {
   FILE *f = fopen("/proc/meminfo", "r");
   long long kb = 0;
@@ -63,7 +73,12 @@ static tpu_err *start(void) {
   const char *file = strrchr(info.path, '/');
   bool is_cpu = strstr(file ? file : info.path, "cpu") != NULL;
   pjrt_option options[] = {{"cpu_device_count", env_int(ENV_CPU_DEVICES)}, {"asynchronous", 0}};
-  TPU_TRY(pjrt_client_new(api, options, is_cpu ? 2 : 0, &ex.client));
+  tpu_err *e = pjrt_client_new(api, options, is_cpu ? 2 : 0, &ex.client);
+  if (e) { /* whatever the plugin calls it: there is no device */
+    tpu_err *plain = err_new(TPU_ERR_RUNTIME, "%s", tpu_err_message(e));
+    tpu_err_free(e);
+    return plain;
+  }
   ex.ndevices = pjrt_device_count(ex.client);
   if (ex.ndevices > EX_MAX_DEVICES) ex.ndevices = EX_MAX_DEVICES;
   info.platform = pjrt_platform(ex.client);
@@ -75,8 +90,7 @@ static tpu_err *start(void) {
     ex.memory[i].limit = limit ? limit : is_cpu ? host_memory() : 0;
   }
   ex.keys.limit = (size_t)env_int(ENV_KEY_CACHE);
-  if (env_int(ENV_LAUNCH_BLOCKING)) atomic_store(&ex.mode, TPU_DEBUG);
-  else if (env_int(ENV_DEFER_AND_FUSE)) atomic_store(&ex.mode, TPU_DEFER_AND_FUSE);
+  mode_from_env();
   return NULL;
 }
 
@@ -145,10 +159,13 @@ bool tpu_in_bad_fork(void) { return atomic_load(&ex.forked); }
 /* ---- modes and counters ---------------------------------------------------------------------------------------- */
 
 tpu_eager_mode tpu_get_eager_mode(void) {
-  if (!atomic_load(&started)) tpu_err_free(env_check());
+  mode_from_env();
   return (tpu_eager_mode)atomic_load(&ex.mode);
 }
-void tpu_set_eager_mode(tpu_eager_mode m) { atomic_store(&ex.mode, (int)m); }
+void tpu_set_eager_mode(tpu_eager_mode m) {
+  mode_from_env();
+  atomic_store(&ex.mode, (int)m);
+}
 void tpu_set_matmul_precision(int p) { atomic_store_explicit(&ex.precision, p, memory_order_relaxed); }
 int tpu_get_matmul_precision(void) { return atomic_load_explicit(&ex.precision, memory_order_relaxed); }
 void tpu_set_default_dtype(tpu_dtype d) { atomic_store_explicit(&ex.default_dtype, (int)d, memory_order_relaxed); }

@@ -14,6 +14,8 @@ tpu_err *dbuf_pending(int device, const char *op, dbuf **out) {
   d->device = device;
   d->reported = false;
   d->op = op;
+  static _Atomic uint64_t made;
+  d->seq = atomic_fetch_add_explicit(&made, 1, memory_order_relaxed);
   d->trace = NULL;
   d->value = NULL;
   d->b = NULL;
@@ -39,11 +41,43 @@ void dbuf_release(dbuf *d) {
   mem_free(d);
 }
 
-tpu_err *dbuf_wait(dbuf *d) {
+tpu_err *dbuf_wait(dbuf *d, bool *async) {
   pjrt_buffer *b;
+  *async = false;
   TPU_TRY(dbuf_buffer(d, &b));
-  tpu_err *e = pjrt_buffer_wait(ex.client, b);
-  return e && d->op ? err_wrap(e, "%s", d->op) : e;
+  *async = true;
+  return pjrt_buffer_wait(ex.client, b);
+}
+
+tpu_err *async_error(dbuf *d, tpu_err *take_e, bool async) {
+  if (!take_e) return NULL;
+  d->reported = true;
+  if (!async) return take_e; /* the queue has named it */
+  dbuf *first = dbuf_retain(d);
+  size_t n = 0, cap = 0;
+  ex_lock();
+  for (tpu_store *s = ex.stores; s; s = s->next) cap += s->buf != NULL;
+  dbuf **live = mem_alloc((cap + 1) * sizeof *live);
+  for (tpu_store *s = ex.stores; s && live; s = s->next)
+    if (s->buf && !s->buf->trace) live[n++] = dbuf_retain(s->buf);
+  ex_unlock();
+  for (size_t i = 0; i < n; i++) {
+    bool unused;
+    tpu_err *e = dbuf_done(live[i]) ? dbuf_wait(live[i], &unused) : NULL;
+    if (e) {
+      live[i]->reported = true;
+      if (live[i]->seq < first->seq) {
+        dbuf_release(first);
+        first = dbuf_retain(live[i]);
+      }
+    }
+    tpu_err_free(e);
+    dbuf_release(live[i]);
+  }
+  mem_free(live);
+  if (first->op) take_e = err_wrap(take_e, "%s", first->op);
+  dbuf_release(first);
+  return take_e;
 }
 
 bool dbuf_done(dbuf *d) {

@@ -27,6 +27,7 @@ static bool operands_ok(ir_graph *g, const char *name, val a, val b, tpu_dtype o
 }
 
 void ir_set_cpu(ir_graph *g) { g->cpu = true; }
+bool ir_is_cpu(const ir_graph *g) { return g->cpu; }
 
 /* XLA's CPU backend folds a transpose into the product and then runs it 1.2 to 1.4 times slower than a transpose and a
  * product of two plain operands (768x256x256 float32: 690 against 590 us); a barrier keeps the two apart. */

@@ -45,6 +45,7 @@ void ir_free(ir_graph *g);
 arena *ir_arena(ir_graph *g);
 /* The program is for XLA's CPU backend: some operations are then written in another, equal way that it runs faster. */
 void ir_set_cpu(ir_graph *g);
+bool ir_is_cpu(const ir_graph *g);
 /* The first error, owned by the caller from now on; NULL if all is well (out of memory included). */
 TPU_MUST tpu_err *ir_take_error(ir_graph *g);
 bool ir_failed(const ir_graph *g);

@@ -23,6 +23,7 @@ OP(threshold, "aten::threshold") {
 OP(threshold_backward, "aten::threshold_backward") {
   val v[2] = {T(0), T(1)};
   t_prepare(c, v, 2);
+  if (!p_need_no_bool(c, "threshold_cpu", v[1])) return;
   val limit = t_broadcast_to(c, t_cast(c, S(2), (tpu_dtype)v[1]->dtype), v[1]->ndim, v[1]->dims);
   RET(P_SEL(P_CMP(LE, v[1], limit), P_NUM(v[0], 0), v[0]));
 }

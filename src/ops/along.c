@@ -183,7 +183,7 @@ void t_arg_reduce(op_ctx *c, val x, int dim, bool max, bool keep, val *value, va
 
 /* ---- scans ----------------------------------------------------------------------------------------------------- */
 
-enum { SCAN_BLOCK = 32 };
+enum { SCAN_BLOCK = 32, SCAN_UNROLLED = 8 };
 
 /* x moved on by s places along dim; the identity comes in, the last s go. */
 static val shifted(op_ctx *c, val x, val identity, int dim, int64_t low, int64_t high) {
@@ -193,7 +193,7 @@ static val shifted(op_ctx *c, val x, val identity, int dim, int64_t low, int64_t
   return ir_pad(G, x, identity, lows, highs, interior);
 }
 
-static void scan_block(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f) {
+static void scan_unrolled(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f) {
   int64_t size = t_size(xs[0], dim);
   for (int64_t s = 1; s < size; s *= 2) {
     val before[2], out[2];
@@ -201,6 +201,36 @@ static void scan_block(op_ctx *c, val *xs, const val *identity, int n, int dim, 
     f(c, before, xs, out);
     for (int i = 0; i < n; i++) xs[i] = out[i];
   }
+}
+
+/* One step for every place of a block, all blocks at a time: a loop, because XLA would fuse a chain of steps into one
+ * computation that repeats the early ones again and again. */
+static void scan_block(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f) {
+  int64_t size = t_size(xs[0], dim), one[T_MAX_DIMS];
+  int ndim = xs[0]->ndim;
+  if (ir_failed(G)) return;
+  if (size <= SCAN_UNROLLED) {
+    scan_unrolled(c, xs, identity, n, dim, f);
+    return;
+  }
+  val init[5], cond[5], body[5], next[5], at[T_MAX_DIMS];
+  for (int d = 0; d < ndim; d++) one[d] = d == dim ? 1 : xs[0]->dims[d];
+  init[0] = t_scalar(c, TPU_I32, 0);
+  for (int i = 0; i < n; i++) {
+    init[1 + i] = ir_splat(G, identity[i], ndim, one);
+    init[1 + n + i] = xs[i];
+  }
+  ir_while_begin(G, init, 1 + 2 * n, cond);
+  ir_while_body(G, ir_compare(G, IR_LT, cond[0], t_scalar(c, TPU_I32, (double)size)), body);
+  for (int d = 0; d < ndim; d++) at[d] = d == dim ? body[0] : t_scalar(c, TPU_I32, 0);
+  val element[2];
+  for (int i = 0; i < n; i++) element[i] = ir_dynamic_slice(G, body[1 + n + i], at, one);
+  f(c, body + 1, element, next + 1);
+  for (int i = 0; i < n; i++) next[1 + n + i] = ir_dynamic_update_slice(G, body[1 + n + i], next[1 + i], at);
+  next[0] = ir_binary(G, IR_ADD, body[0], t_scalar(c, TPU_I32, 1));
+  val out[5];
+  ir_while_end(G, next, out);
+  for (int i = 0; i < n; i++) xs[i] = out[1 + n + i];
 }
 
 void t_scan(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f) {

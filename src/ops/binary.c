@@ -12,19 +12,29 @@ static void operands(op_ctx *c, val v[2], void (*prepare)(op_ctx *, val *, int))
 
 /* ---- arithmetic ------------------------------------------------------------------------------------------------ */
 
-/* a + sign * alpha * b; alpha is argument 2, and exactly 1 most of the time */
+/* a + alpha * b, or a - alpha * b; alpha is argument 2, and exactly 1 most of the time */
 static val add_scaled(op_ctx *c, val a, val b, bool minus) {
-  val v[3] = {a, b, S(2)};
-  p_math(c, v, 3);
+  bool plain = op_number_class(c, 2) == 1;
+  val v[3] = {a, b, plain ? NULL : S(2)};
+  p_math(c, v, plain ? 2 : 3);
   if (ir_failed(G)) return a;
-  if (v[0]->dtype == TPU_BOOL) return t_or(c, v[0], t_and(c, v[1], v[2]));
-  val step = op_number_class(c, 2) == 1 ? v[1] : P_MUL(v[1], v[2]);
+  if (v[0]->dtype == TPU_BOOL) return t_or(c, v[0], plain ? v[1] : t_and(c, v[1], v[2]));
+  val step = plain ? v[1] : P_MUL(v[1], v[2]);
   return minus ? P_SUB(v[0], step) : P_ADD(v[0], step);
 }
 
 OP(add, "aten::add") { RET(add_scaled(c, T(0), op_any(c, 1), false)); }
 OP(sub, "aten::sub") { RET(add_scaled(c, T(0), op_any(c, 1), true)); }
-OP(rsub, "aten::rsub") { RET(add_scaled(c, op_any(c, 1), T(0), true)); }
+OP(rsub, "aten::rsub") {
+  val a = op_any(c, 1), b = T(0);
+  if (a->dtype == TPU_BOOL && b->dtype == TPU_BOOL)
+    op_fail(c, TPU_ERR_RUNTIME, "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
+                                "`logical_xor()` operator instead.");
+  else if (a->dtype == TPU_BOOL || b->dtype == TPU_BOOL)
+    op_fail(c, TPU_ERR_RUNTIME, "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to "
+                                "invert a mask, use the `~` or `logical_not()` operator instead.");
+  RET(add_scaled(c, a, b, true));
+}
 
 OP_BINARY(mul, "aten::mul", t_mul)
 OP_BINARY(maximum, "aten::maximum", t_max)

@@ -18,6 +18,29 @@ static const char *cpp_name(val x) {
   }
 }
 
+/* The same for 64-bit integers, whose matrices a TPU cannot multiply: products of all pairs, summed. */
+static val contract_pairs(op_ctx *c, val a, val b, bool batch, int n, const int *ka, const int *kb) {
+  const val in[2] = {a, b};
+  const int *k[2] = {ka, kb};
+  val wide[2];
+  int free_dims[2] = {a->ndim - n - batch, b->ndim - n - batch}, rank = batch + free_dims[0] + free_dims[1] + n, last[2];
+  for (int j = 0; j < 2; j++) { /* [batch, free of a, free of b, contracted] with size 1 where this one has none */
+    int map[8], at = batch + (j ? free_dims[0] : 0);
+    int64_t dims[8];
+    for (int d = 0; d < 8; d++) dims[d] = 1;
+    for (int d = 0; d < in[j]->ndim; d++) {
+      map[d] = batch && d == 0 ? 0 : -1;
+      for (int i = 0; i < n; i++)
+        if (k[j][i] == d) map[d] = rank - n + i;
+      if (map[d] < 0) map[d] = at++;
+      dims[map[d]] = in[j]->dims[d];
+    }
+    wide[j] = ir_broadcast(G, in[j], rank, dims, map);
+  }
+  for (int i = 0; i < n; i++) last[i] = rank - n + i;
+  return t_sum(c, t_mul(c, wide[0], wide[1]), last, n, false);
+}
+
 /* Contracts n dims of a with n dims of b; `batch`: the first dim of both is a batch. Result in a's opmath. */
 static val contract(op_ctx *c, val a, val b, bool batch, int n, const int *ka, const int *kb) {
   tpu_dtype d = (tpu_dtype)a->dtype;
@@ -25,6 +48,7 @@ static val contract(op_ctx *c, val a, val b, bool batch, int n, const int *ka, c
   if (a->dtype != b->dtype)
     return op_fail(c, TPU_ERR_RUNTIME, "expected m1 and m2 to have the same dtype, but got: %s != %s", cpp_name(a), cpp_name(b));
   if (d == TPU_BOOL) return op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "\"addmm_impl_tpu_\" not implemented for 'Bool'");
+  if ((d == TPU_I64 || d == TPU_U64) && !ir_is_cpu(G)) return contract_pairs(c, a, b, batch, n, ka, kb);
   int first = 0;
   return ir_dot(G, a, b, batch, &first, &first, n, ka, kb, t_opmath(d), op_precision(c, d));
 }

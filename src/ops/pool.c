@@ -379,12 +379,17 @@ static int64_t longest(int64_t in, int64_t n) {
 /* First element of each of n windows over `in`, int32 [n, 1]; and how many. */
 static void adaptive_windows(op_ctx *c, int64_t in, int64_t n, val *start, val *length) {
   const int64_t dims[2] = {n, 1};
-  val o = t_iota(c, TPU_I64, 2, dims, 0), one = t_like(c, o, 1), size = ir_const_i(G, TPU_I64, n, 2, dims);
-  val all = ir_const_i(G, TPU_I64, in, 2, dims);
-  val s = t_binary(c, IR_DIV, t_mul(c, o, all), size);
-  val e = t_binary(c, IR_DIV, t_add(c, t_mul(c, t_add(c, o, one), all), t_sub(c, size, one)), size);
-  *start = t_cast(c, s, TPU_I32);
-  *length = t_cast(c, t_sub(c, e, s), TPU_I32);
+  int64_t *v = arena_alloc(ir_arena(G), 2 * (size_t)n * sizeof *v + 1);
+  if (!v) {
+    *start = *length = op_fail(c, TPU_ERR_RUNTIME, "out of memory");
+    return;
+  }
+  for (int64_t o = 0; o < n; o++) {
+    v[o] = window_start(o, in, n);
+    v[n + o] = window_end(o, in, n) - v[o];
+  }
+  *start = ir_const_ints(G, TPU_I32, v, 2, dims);
+  *length = ir_const_ints(G, TPU_I32, v + n, 2, dims);
 }
 
 /* x's dim `d` taken apart into [n windows, longest]; places past a window's end hold `fill`. */
@@ -520,7 +525,9 @@ static void adaptive_max(op_ctx *c, int n) {
   t_arg_reduce(c, y, x->ndim, true, false, &value, &k);
   if (ir_failed(G)) return;
   /* place in the window -> position in the plane */
-  tpu_dtype d = TPU_I64;
+  int64_t plane = 1;
+  for (int i = 0; i < n; i++) plane *= x->dims[first + i];
+  tpu_dtype d = t_index_dtype(plane);
   val at[MAX_SPATIAL], position_of = NULL;
   k = t_cast(c, k, d);
   for (int i = n - 1; i >= 0; i--) {
@@ -534,7 +541,7 @@ static void adaptive_max(op_ctx *c, int n) {
   for (int i = 0; i < n; i++)
     position_of = position_of ? t_add(c, t_mul(c, position_of, ir_const_i(G, d, x->dims[first + i], 0, NULL)), at[i]) : at[i];
   RETN(0, value);
-  RETN(1, position_of);
+  RETN(1, t_cast(c, position_of, TPU_I64));
 }
 OP(adaptive_max_pool2d, "aten::adaptive_max_pool2d") { adaptive_max(c, 2); }
 OP(adaptive_max_pool3d, "aten::adaptive_max_pool3d") { adaptive_max(c, 3); }
@@ -562,6 +569,60 @@ static void max_unpool(op_ctx *c, int n) {
 }
 OP(max_unpool2d, "aten::max_unpool2d") { max_unpool(c, 2); }
 OP(max_unpool3d, "aten::max_unpool3d") { max_unpool(c, 3); }
+
+/* ---- fractional: windows of one size at places that a random number of each plane decides -------------------------- */
+
+/* int32 [planes, out]: floor((i + u) * a) - floor(u * a), a = (in - k) / (out - 1); the last one ends with the input. */
+static val fractional_starts(op_ctx *c, val u, int64_t in, int64_t k, int64_t out) {
+  const int64_t planes_out[2] = {u->dims[0], out};
+  tpu_dtype d = (tpu_dtype)u->dtype;
+  val last = ir_const_i(G, TPU_I32, in - k, 2, planes_out);
+  if (out < 2 || ir_failed(G)) return last;
+  val i = ir_iota(G, TPU_I32, 2, planes_out, 1), a = t_scalar(c, d, (double)(in - k) / (double)(out - 1));
+  val from = t_mul(c, t_add(c, t_cast(c, i, d), u), a), zero = t_mul(c, u, a);
+  val s = t_sub(c, t_cast(c, from, TPU_I32), t_cast(c, zero, TPU_I32));
+  return t_where(c, t_cmp(c, IR_EQ, i, ir_const_i(G, TPU_I32, out - 1, 0, NULL)), last, s);
+}
+
+/* (self, kernel_size, output_size, random_samples [N, C, n]) */
+static void fractional_max(op_ctx *c, int n) {
+  val x = T(0), u = T(3);
+  int64_t k[MAX_SPATIAL], out[MAX_SPATIAL], dims[T_MAX_DIMS], windows = 1, places = 1;
+  if (!read_list(c, 1, k, n, NULL) || !read_list(c, 2, out, n, NULL) || ir_failed(G)) return;
+  int first = x->ndim - n, rank = 1 + 2 * n;
+  memcpy(dims, x->dims, (size_t)x->ndim * sizeof *dims);
+  for (int i = 0; i < n; i++) {
+    dims[first + i] = out[i];
+    windows *= out[i];
+    places *= k[i];
+  }
+  val p = planes(c, x, n);
+  if (ir_failed(G)) return;
+  if (ir_numel(x) == 0 || windows == 0) {
+    RETN(0, t_zeros(c, (tpu_dtype)x->dtype, x->ndim, dims));
+    RETN(1, t_zeros(c, TPU_I64, x->ndim, dims));
+    return;
+  }
+  int64_t np = p->dims[0], shape[2 * MAX_SPATIAL + 1];
+  u = t_reshape(c, t_cast(c, u, t_opmath((tpu_dtype)u->dtype)), 2, (const int64_t[]){np, n});
+  val at = NULL; /* int32 [planes, out.., k..]: where each place of each window is */
+  for (int i = 0; i < n && !ir_failed(G); i++) {
+    val one = t_narrow(c, u, 1, n == 2 ? 1 - i : i, 1, 1); /* PyTorch's order: width first for images */
+    val s = fractional_starts(c, one, x->dims[first + i], k[i], out[i]);
+    for (int j = 0; j < rank; j++) shape[j] = j == 0 ? np : j == 1 + i ? out[i] : 1;
+    val q = t_add(c, t_reshape(c, s, rank, shape), t_iota_dim(c, TPU_I32, rank, 1 + n + i, k[i]));
+    at = at ? t_add(c, t_mul(c, at, ir_const_i(G, TPU_I32, x->dims[first + i], 0, NULL)), q) : q;
+  }
+  if (ir_failed(G)) return;
+  at = t_reshape(c, at, 2, (const int64_t[]){np, windows * places});
+  const int64_t split[3] = {np, windows, places};
+  val value, best;
+  t_arg_reduce(c, t_reshape(c, t_gather(c, p, 1, at), 3, split), 2, true, true, &value, &best);
+  RETN(0, t_reshape(c, value, x->ndim, dims));
+  RETN(1, t_cast(c, t_reshape(c, t_gather(c, t_reshape(c, at, 3, split), 2, best), x->ndim, dims), TPU_I64));
+}
+OP(fractional_max_pool2d, "aten::fractional_max_pool2d") { fractional_max(c, 2); }
+OP(fractional_max_pool3d, "aten::fractional_max_pool3d") { fractional_max(c, 3); }
 
 /* (grad_output, self, kernel_size, output_size, indices) */
 OP(fractional_max_pool2d_backward, "aten::fractional_max_pool2d_backward") {

@@ -213,7 +213,6 @@ EXITS = {
     "after backward": "x = torch.ones(64, 64, device='tpu', requires_grad=True)\n(x @ x).sum().backward()",
     "a training step": "m = torch.nn.Linear(8, 8).to('tpu'); o = torch.optim.AdamW(m.parameters())\nm(torch.ones(4, 8, device='tpu')).sum().backward(); o.step()",
     "a live graph": "x = torch.ones(8, device='tpu', requires_grad=True)\ny = (x * 2).exp().sum()",
-    "a daemon thread": "import threading, time\ndef f():\n  x = torch.ones(8, device='tpu')\n  while True: x = x * 1.0\nthreading.Thread(target=f, daemon=True).start(); time.sleep(.3)",
     "a thread": "import threading\nt = threading.Thread(target=lambda: (torch.ones(64, 64, device='tpu') @ torch.ones(64, 64, device='tpu')).sum().item()); t.start()",
     "atexit": "import atexit\nx = torch.ones(3, device='tpu')\natexit.register(lambda: print((x + 1).tolist()))",
     "module teardown": "import builtins\nbuiltins.keep = torch.ones(3, device='tpu')\nclass D:\n  def __del__(self): self.t.add_(1)\nd = D(); d.t = torch.ones(2, device='tpu'); builtins.d = d",
