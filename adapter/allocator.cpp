@@ -77,7 +77,8 @@ struct PinnedMemory final : c10::Allocator {
   c10::DataPtr allocate(size_t n) override {
     if (!n) return {nullptr, nullptr, &free_range, c10::Device(c10::kCPU)};
     void *p = nullptr;
-    TORCH_CHECK_WITH(OutOfMemoryError, posix_memalign(&p, 4096, n) == 0, "tpu: cannot allocate ", n, " bytes of pinned host memory");
+    TORCH_CHECK_WITH(OutOfMemoryError, posix_memalign(&p, 4096, n) == 0, "tpu: cannot allocate ", n,
+                     " bytes of pinned host memory");
     std::lock_guard<std::mutex> g(lock());
     ranges()[reinterpret_cast<uintptr_t>(p)] = n;
     return {p, p, &free_range, c10::Device(c10::kCPU)};

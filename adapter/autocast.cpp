@@ -82,8 +82,10 @@ void promote(const OperatorHandle &op, Stack *stack) {
 }
 
 void banned(const OperatorHandle &, Stack *) {
-  TORCH_CHECK(false, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use binary_cross_entropy_with_logits or "
-                     "BCEWithLogitsLoss, which are safe, or disable autocast for this call.");
+  TORCH_CHECK(false,
+              "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use "
+              "binary_cross_entropy_with_logits or "
+              "BCEWithLogitsLoss, which are safe, or disable autocast for this call.");
 }
 
 #define NAME1(op) #op

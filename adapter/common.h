@@ -1,5 +1,5 @@
-// common.h - what the adapter's files share. The adapter is what PyTorch offers only in C++; everything else is in the C
-// core behind tpu.h.
+// common.h - what the adapter's files share. The adapter is what PyTorch offers only in C++; everything else is in the
+// C core behind tpu.h.
 //
 // Errors: throw_if is the only place where a core error becomes an exception.
 #pragma once

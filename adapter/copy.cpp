@@ -1,4 +1,5 @@
-// copy.cpp - values across the host border and between devices: copy_, _copy_from, _local_scalar_dense, equal, _to_copy.
+// copy.cpp - values across the host border and between devices: copy_, _copy_from, _local_scalar_dense, equal,
+// _to_copy.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/all.h>
@@ -12,7 +13,8 @@ namespace {
 
 using at::Tensor;
 
-// dst and src with the same sizes and strides: both as they lie in memory, so that neither side is transposed on the host.
+// dst and src with the same sizes and strides: both as they lie in memory, so that neither side is transposed on the
+// host.
 struct InMemoryOrder {
   c10::SmallVector<int64_t, 8> sizes, strides;
   bool dense = false;
@@ -76,17 +78,18 @@ void copy_on_device(const Tensor &dst, const Tensor &src) {
 }
 
 void check_expand(const Tensor &dst, const Tensor &src) {
-  if (dst.sizes() != src.sizes()) (void)src.expand(dst.sizes()); // PyTorch's error
+  if (dst.sizes() != src.sizes()) (void)src.expand(dst.sizes());  // PyTorch's error
 }
 
 void copy_in(const Tensor &dst, Tensor src) {
   check_expand(dst, src);
   src = src.resolve_conj().resolve_neg();
   // The smaller of the two crosses: fewer bytes, and the device converts and broadcasts.
-  const bool widen = src.scalar_type() != dst.scalar_type() && src.element_size() <= dst.element_size() && !src.is_complex() &&
-                     tpu_dtype_size(static_cast<tpu_dtype>(src.scalar_type()));
+  const bool widen = src.scalar_type() != dst.scalar_type() && src.element_size() <= dst.element_size() &&
+                     !src.is_complex() && tpu_dtype_size(static_cast<tpu_dtype>(src.scalar_type()));
   if (src.scalar_type() != dst.scalar_type() && !widen) src = src.to(dst.scalar_type());
-  if (src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes() && at::has_internal_overlap(dst) == at::MemOverlap::No)
+  if (src.scalar_type() == dst.scalar_type() && src.sizes() == dst.sizes() &&
+      at::has_internal_overlap(dst) == at::MemOverlap::No)
     return upload(dst, src);
   const Tensor t = new_tensor(src.sizes(), src.scalar_type(), dst.device().index());
   upload(t, src);
@@ -95,7 +98,8 @@ void copy_in(const Tensor &dst, Tensor src) {
 
 void copy_out(const Tensor &dst, const Tensor &src) {
   check_expand(dst, src);
-  if (src.dtype() == dst.dtype() && src.sizes() == dst.sizes() && !dst.is_conj() && !dst.is_neg()) return download(dst, src);
+  if (src.dtype() == dst.dtype() && src.sizes() == dst.sizes() && !dst.is_conj() && !dst.is_neg())
+    return download(dst, src);
   Tensor dense = at::detail::empty_cpu(src.sizes(), src.scalar_type());
   download(dense, src);
   dst.copy_(dense);
@@ -162,24 +166,32 @@ c10::Scalar local_scalar(const Tensor &self) {
 
 // As on CUDA, dtypes may differ.
 bool equal(const Tensor &a, const Tensor &b) {
-  TORCH_CHECK(a.device() == b.device(), "Expected all tensors to be on the same device, but found at least two devices, ", a.device(), " and ", b.device(), "!");
+  TORCH_CHECK(a.device() == b.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", a.device(), " and ",
+              b.device(), "!");
   if (a.sizes() != b.sizes()) return false;
   if (!a.numel()) return true;
   return at::all(at::eq(a, b)).item<bool>();
 }
 
-bool same_place(const Tensor &self, const std::optional<c10::Device> &device, const std::optional<c10::Layout> &layout, const std::optional<bool> &pin) {
-  const bool here = !device || (device->is_privateuseone() && (!device->has_index() ? tpu_get_device() == self.device().index() : *device == self.device()));
-  return self.is_privateuseone() && here && (!layout || *layout == c10::kStrided) && (!pin || !*pin) && self.layout() == c10::kStrided;
+bool same_place(const Tensor &self, const std::optional<c10::Device> &device, const std::optional<c10::Layout> &layout,
+                const std::optional<bool> &pin) {
+  const bool here =
+      !device || (device->is_privateuseone() &&
+                  (!device->has_index() ? tpu_get_device() == self.device().index() : *device == self.device()));
+  return self.is_privateuseone() && here && (!layout || *layout == c10::kStrided) && (!pin || !*pin) &&
+         self.layout() == c10::kStrided;
 }
 
 // A cast on one device is one program when the core has a row for it; everything else is PyTorch's empty + copy_.
-Tensor to_copy(const Tensor &self, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin,
-               bool non_blocking, std::optional<c10::MemoryFormat> format) {
+Tensor to_copy(const Tensor &self, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
+               std::optional<c10::Device> device, std::optional<bool> pin, bool non_blocking,
+               std::optional<c10::MemoryFormat> format) {
   static Kernel *kernel = find_kernel("aten::_to_copy");
   if (kernel && same_place(self, device, layout, pin))
-    return call_kernel(kernel, {self, dtype ? c10::IValue(*dtype) : c10::IValue(), c10::IValue(), c10::IValue(self.device()), c10::IValue(), non_blocking,
-                                format ? c10::IValue(*format) : c10::IValue()});
+    return call_kernel(kernel,
+                       {self, dtype ? c10::IValue(*dtype) : c10::IValue(), c10::IValue(), c10::IValue(self.device()),
+                        c10::IValue(), non_blocking, format ? c10::IValue(*format) : c10::IValue()});
   return at::native::_to_copy(self, dtype, layout, device, pin, non_blocking, format);
 }
 
@@ -198,11 +210,13 @@ void copy_any(const Tensor &dst, const Tensor &src) {
     return copy_on_device(dst, src);
   }
   if (on_tpu(dst)) {
-    TORCH_CHECK_NOT_IMPLEMENTED(src.is_cpu() && src.layout() == c10::kStrided, "tpu: cannot copy from a ", src.layout(), " tensor on ", src.device());
+    TORCH_CHECK_NOT_IMPLEMENTED(src.is_cpu() && src.layout() == c10::kStrided, "tpu: cannot copy from a ", src.layout(),
+                                " tensor on ", src.device());
     at::assert_no_internal_overlap(dst);
     return copy_in(dst, src);
   }
-  TORCH_CHECK_NOT_IMPLEMENTED(dst.is_cpu() && dst.layout() == c10::kStrided, "tpu: cannot copy to a ", dst.layout(), " tensor on ", dst.device());
+  TORCH_CHECK_NOT_IMPLEMENTED(dst.is_cpu() && dst.layout() == c10::kStrided, "tpu: cannot copy to a ", dst.layout(),
+                              " tensor on ", dst.device());
   if (src.is_conj() || src.is_neg()) {
     const Tensor plain = src.resolve_conj().resolve_neg();
     return copy_out(dst, plain);

@@ -1,5 +1,5 @@
-// dynamic.cpp - operators whose result's size depends on the data: the size is read on the host, once, and the rest stays on
-// the device with a known size.
+// dynamic.cpp - operators whose result's size depends on the data: the size is read on the host, once, and the rest
+// stays on the device with a known size.
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/cat.h>
@@ -25,7 +25,8 @@ void nonzero(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   const Tensor self = stack->back().toTensor();
   if (!fixed) return fallback(op, stack);
   const int64_t n = self.numel() ? self.ne(0).sum().item<int64_t>() : 0;
-  Tensor out = n && self.dim() ? call_kernel(fixed, {self, n, -1}) : new_tensor({n, self.dim()}, c10::kLong, self.device().index());
+  Tensor out = n && self.dim() ? call_kernel(fixed, {self, n, -1})
+                               : new_tensor({n, self.dim()}, c10::kLong, self.device().index());
   stack->pop_back();
   stack->emplace_back(std::move(out));
 }
@@ -36,7 +37,8 @@ void repeat_interleave(const c10::OperatorHandle &op, torch::jit::Stack *stack) 
   const Tensor repeats = (*stack)[stack->size() - 2].toTensor();
   if (stack->back().isNone()) {
     TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
-    TORCH_CHECK(repeats.scalar_type() == c10::kLong || repeats.scalar_type() == c10::kInt, "repeats has to be Long or Int tensor");
+    TORCH_CHECK(repeats.scalar_type() == c10::kLong || repeats.scalar_type() == c10::kInt,
+                "repeats has to be Long or Int tensor");
     int64_t n = 0;
     if (repeats.numel()) {
       const auto [least, most] = at::aminmax(repeats);
@@ -52,7 +54,9 @@ void repeat_interleave(const c10::OperatorHandle &op, torch::jit::Stack *stack) 
 
 Tensor masked_select(const Tensor &self, const Tensor &mask) {
   TORCH_CHECK(mask.scalar_type() == c10::kBool, "masked_select: expected BoolTensor for mask");
-  TORCH_CHECK(mask.device() == self.device(), "Expected all tensors to be on the same device, but found at least two devices, ", self.device(), " and ", mask.device(), "!");
+  TORCH_CHECK(mask.device() == self.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", self.device(), " and ",
+              mask.device(), "!");
   auto [m, s] = at::expand_outplace(mask, self);
   const Tensor flat = s->reshape({-1});
   return flat.index({std::optional<Tensor>(m->reshape({-1}))});
@@ -65,7 +69,8 @@ struct Runs {
 // The runs of equal elements of a 1-d tensor that is not empty.
 Runs runs_of(const Tensor &x) {
   const auto longs = x.options().dtype(c10::kLong);
-  const Tensor first = at::cat({at::ones({1}, x.options().dtype(c10::kBool)), x.slice(0, 1).ne(x.slice(0, 0, x.numel() - 1))});
+  const Tensor first =
+      at::cat({at::ones({1}, x.options().dtype(c10::kBool)), x.slice(0, 1).ne(x.slice(0, 0, x.numel() - 1))});
   const Tensor starts = at::nonzero(first).select(1, 0);
   const Tensor ends = at::cat({starts.slice(0, 1), at::full({1}, x.numel(), longs)});
   return {x.index_select(0, starts), first.to(c10::kLong).cumsum(0).sub(1), ends.sub(starts)};
@@ -73,7 +78,8 @@ Runs runs_of(const Tensor &x) {
 
 std::tuple<Tensor, Tensor, Tensor> none_unique(const Tensor &self, bool inverse, bool) {
   const auto longs = self.options().dtype(c10::kLong);
-  return {at::empty({0}, self.options()), at::empty(inverse ? self.sizes() : c10::IntArrayRef({0}), longs), at::empty({0}, longs)};
+  return {at::empty({0}, self.options()), at::empty(inverse ? self.sizes() : c10::IntArrayRef({0}), longs),
+          at::empty({0}, longs)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> unique(const Tensor &self, bool, bool inverse, bool counts) {
@@ -97,7 +103,8 @@ void unique_consecutive(const c10::OperatorHandle &op, torch::jit::Stack *stack)
   } else {
     const auto longs = self.options().dtype(c10::kLong);
     Runs r = runs_of(self.reshape({-1}));
-    out = {r.values, inverse ? r.number.view(self.sizes()) : at::empty({0}, longs), counts ? r.counts : at::empty({0}, longs)};
+    out = {r.values, inverse ? r.number.view(self.sizes()) : at::empty({0}, longs),
+           counts ? r.counts : at::empty({0}, longs)};
   }
   stack->resize(base);
   stack->emplace_back(std::get<0>(out));
@@ -109,8 +116,10 @@ Tensor bincount(const Tensor &self, const std::optional<Tensor> &weights, c10::S
   const int64_t least = minlength.guard_int(__FILE__, __LINE__);
   TORCH_CHECK(least >= 0, "minlength should be >= 0");
   const bool weighted = weights && weights->defined();
-  TORCH_CHECK(self.dim() == 1 && c10::isIntegralType(self.scalar_type(), /*includeBool=*/false), "bincount only supports 1-d non-negative integral inputs.");
-  TORCH_CHECK(!weighted || (weights->dim() == 1 && weights->size(0) == self.size(0)), "weights should be 1-d and have the same length as input");
+  TORCH_CHECK(self.dim() == 1 && c10::isIntegralType(self.scalar_type(), /*includeBool=*/false),
+              "bincount only supports 1-d non-negative integral inputs.");
+  TORCH_CHECK(!weighted || (weights->dim() == 1 && weights->size(0) == self.size(0)),
+              "weights should be 1-d and have the same length as input");
   const auto dtype = !weighted ? c10::kLong : weights->scalar_type() == c10::kFloat ? c10::kFloat : c10::kDouble;
   int64_t n = least;
   if (self.numel()) {

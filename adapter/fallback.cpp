@@ -21,7 +21,8 @@ bool decompose(const c10::OperatorHandle &op, const std::string &name, torch::ji
   static std::map<std::string, bool> asked;
   for (const auto &a : op.schema().arguments())
     if (a.alias_info() && a.alias_info()->isWrite()) return false;
-  if (!resolver || name.compare(0, 6, "aten::") != 0 || op.hasTag(at::Tag::nondeterministic_seeded) || op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape))
+  if (!resolver || name.compare(0, 6, "aten::") != 0 || op.hasTag(at::Tag::nondeterministic_seeded) ||
+      op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape))
     return false;
   bool known, found = false;
   {
@@ -67,7 +68,7 @@ void lend_generator(const c10::FunctionSchema &s, torch::jit::Stack *stack, std:
     c10::IValue &v = (*stack)[base + i];
     std::optional<at::Generator> mine;
     if (!v.isNone()) mine = v.toGenerator();
-    if (mine && mine->defined()) (void)rng_of(*mine); // another device's generator is an error, as with any kernel
+    if (mine && mine->defined()) (void)rng_of(*mine);  // another device's generator is an error, as with any kernel
     else mine.reset();
     std::lock_guard<std::mutex> g(rng_mutex(mine ? &*mine : nullptr, tpu_get_device()));
     uint64_t *state = mine ? rng_of(*mine) : default_rng(tpu_get_device());
@@ -87,10 +88,15 @@ void report_fallback(const std::string &name) {
     first = counts().by_name[name]++ == 0;
   }
   const Policy p = policy();
-  TORCH_CHECK_NOT_IMPLEMENTED(p != Policy::error, "The operator '", name, "' has no kernel for the tpu device, and TORCH_TPU_FALLBACK=error forbids running it on the CPU.");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      p != Policy::error, "The operator '", name,
+      "' has no kernel for the tpu device, and TORCH_TPU_FALLBACK=error forbids running it on the CPU.");
   if (first && p == Policy::warn)
-    TORCH_WARN("The operator '", name, "' has no kernel for the tpu device; it runs on the CPU, with its arguments copied there and its results back. ",
-               "torch.tpu.fallback_counts() lists such operators; TORCH_TPU_FALLBACK=silent hides this message, TORCH_TPU_FALLBACK=error raises instead.");
+    TORCH_WARN("The operator '", name,
+               "' has no kernel for the tpu device; it runs on the CPU, with its arguments copied there and its "
+               "results back. ",
+               "torch.tpu.fallback_counts() lists such operators; TORCH_TPU_FALLBACK=silent hides this message, "
+               "TORCH_TPU_FALLBACK=error raises instead.");
 }
 
 }  // namespace
@@ -108,7 +114,8 @@ void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
 std::string fallback_json() {
   std::lock_guard<std::mutex> g(counts().lock);
   std::string out = "{";
-  for (const auto &[name, n] : counts().by_name) out += (out.size() > 1 ? ", \"" : "\"") + name + "\": " + std::to_string(n);
+  for (const auto &[name, n] : counts().by_name)
+    out += (out.size() > 1 ? ", \"" : "\"") + name + "\": " + std::to_string(n);
   return out + "}";
 }
 void fallback_reset() {
@@ -127,8 +134,6 @@ TPU_API int tpu_adapter_report_fallback(const char *name) {
   try {
     torch_tpu::report_fallback(name);
     return 0;
-  } catch (const c10::Error &) {
-    return 1;
-  }
+  } catch (const c10::Error &) { return 1; }
 }
 }

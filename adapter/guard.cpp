@@ -1,5 +1,5 @@
-// guard.cpp - current device, streams and events for c10. All streams of a device run in order, so a stream is an id and
-// waiting for one waits for its device; between devices PJRT orders work by its data.
+// guard.cpp - current device, streams and events for c10. All streams of a device run in order, so a stream is an id
+// and waiting for one waits for its device; between devices PJRT orders work by its data.
 #include "adapter/common.h"
 
 namespace torch_tpu {
@@ -21,7 +21,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   static void check(c10::Device d) {
     TORCH_CHECK(d.is_privateuseone(), "tpu: expected a tpu device, got ", d);
     const int n = tpu_device_count();
-    TORCH_CHECK(!d.has_index() || d.index() < n, "tpu: device index ", static_cast<int>(d.index()), " is out of range, there are ", n, " device(s)");
+    TORCH_CHECK(!d.has_index() || d.index() < n, "tpu: device index ", static_cast<int>(d.index()),
+                " is out of range, there are ", n, " device(s)");
   }
 
   c10::DeviceType type() const override { return kTPU; }
@@ -38,7 +39,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device d) const noexcept override {
     if (d.has_index()) tpu_set_device(d.index());
   }
-  c10::DeviceIndex deviceCount() const noexcept override { return static_cast<c10::DeviceIndex>(std::min(tpu_device_count(), 127)); }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return static_cast<c10::DeviceIndex>(std::min(tpu_device_count(), 127));
+  }
   // Every dtype but the quantized ones; the bits stand in c10's order.
   c10::DeviceCapability getDeviceCapability(c10::Device) const override { return {}; }
 
@@ -85,7 +88,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     tpu_event_release(e->mark);
     e->mark = mark;
   }
-  // Later work of the same device runs later anyway; work of another device that reads its results waits for their buffers.
+  // Later work of the same device runs later anyway; work of another device that reads its results waits for their
+  // buffers.
   void block(void *, const c10::Stream &) const override {}
   bool queryEvent(void *event) const override {
     auto *e = static_cast<Event *>(event);

@@ -10,7 +10,8 @@ namespace {
 struct Generator final : c10::GeneratorImpl {
   uint64_t state[2] = {c10::default_rng_seed_val, 0};  // seed, offset: the layout that the core and DTensor read
 
-  explicit Generator(c10::DeviceIndex i) : GeneratorImpl(device_at(i), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
+  explicit Generator(c10::DeviceIndex i)
+      : GeneratorImpl(device_at(i), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
   void set_current_seed(uint64_t seed) override {
     state[0] = seed;
     state[1] = 0;
@@ -23,8 +24,10 @@ struct Generator final : c10::GeneratorImpl {
     return state[0];
   }
   void set_state(const c10::TensorImpl &t) override {
-    TORCH_CHECK_TYPE(t.device_type() == c10::kCPU && t.dtype() == caffe2::TypeMeta::Make<uint8_t>(), "RNG state must be a torch.ByteTensor");
-    TORCH_CHECK(t.numel() == sizeof state && t.is_contiguous(), "RNG state is wrong size: expected a contiguous tensor of ", sizeof state, " bytes, got ", t.numel());
+    TORCH_CHECK_TYPE(t.device_type() == c10::kCPU && t.dtype() == caffe2::TypeMeta::Make<uint8_t>(),
+                     "RNG state must be a torch.ByteTensor");
+    TORCH_CHECK(t.numel() == sizeof state && t.is_contiguous(),
+                "RNG state is wrong size: expected a contiguous tensor of ", sizeof state, " bytes, got ", t.numel());
     std::memcpy(state, t.data(), sizeof state);
   }
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
@@ -37,7 +40,9 @@ struct Generator final : c10::GeneratorImpl {
     TORCH_CHECK(g, "expected the state of a tpu generator");
     std::memcpy(state, g->state, sizeof state);
   }
-  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override { return c10::intrusive_ptr<c10::GeneratorImpl>::reclaim(clone_impl()); }
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override {
+    return c10::intrusive_ptr<c10::GeneratorImpl>::reclaim(clone_impl());
+  }
   Generator *clone_impl() const override {
     auto *g = new Generator(device_.index());
     std::memcpy(g->state, state, sizeof state);
@@ -77,8 +82,12 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isAvailable() const override { return tpu_is_available(); }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return tpu_is_initialized(); }
   void init() const override { throw_if(tpu_init()); }
-  c10::DeviceIndex deviceCount() const override { return static_cast<c10::DeviceIndex>(std::min(tpu_device_count(), 127)); }
-  void setCurrentDevice(c10::DeviceIndex d) const override { c10::impl::getDeviceGuardImpl(kTPU)->setDevice(device_at(d)); }
+  c10::DeviceIndex deviceCount() const override {
+    return static_cast<c10::DeviceIndex>(std::min(tpu_device_count(), 127));
+  }
+  void setCurrentDevice(c10::DeviceIndex d) const override {
+    c10::impl::getDeviceGuardImpl(kTPU)->setDevice(device_at(d));
+  }
   c10::DeviceIndex getCurrentDevice() const override { return static_cast<c10::DeviceIndex>(tpu_get_device()); }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex d) const override {
     const auto old = getCurrentDevice();
@@ -98,18 +107,22 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
   bool isPinnedPtr(const void *p) const override { return is_pinned(p); }
   at::Allocator *getPinnedMemoryAllocator() const override { return pinned_allocator(); }
-  void resizePrivateUse1Bytes(const c10::Storage &s, size_t n) const override { resize_storage(s.unsafeGetStorageImpl(), n); }
+  void resizePrivateUse1Bytes(const c10::Storage &s, size_t n) const override {
+    resize_storage(s.unsafeGetStorageImpl(), n);
+  }
 };
 
 }  // namespace
 
 uint64_t *default_rng(int device) {
   uint64_t *s = device >= 0 && device < 128 ? defaults().state[device].load(std::memory_order_acquire) : nullptr;
-  return C10_LIKELY(s != nullptr) ? s : static_cast<Generator *>(default_generator(device).unsafeGetGeneratorImpl())->state;
+  return C10_LIKELY(s != nullptr) ? s
+                                  : static_cast<Generator *>(default_generator(device).unsafeGetGeneratorImpl())->state;
 }
 
 uint64_t *rng_of(const at::Generator &g) {
-  TORCH_CHECK(g.device().is_privateuseone(), "Expected a 'tpu' device type for generator but found '", g.device().type(), "'");
+  TORCH_CHECK(g.device().is_privateuseone(), "Expected a 'tpu' device type for generator but found '",
+              g.device().type(), "'");
   return static_cast<Generator *>(g.unsafeGetGeneratorImpl())->state;
 }
 

@@ -41,11 +41,14 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
   const auto l = list.toListRef();
   bool plain = true;
   for (const c10::IValue &e : l)
-    if (e.isTensor() && e.toTensor().defined() && (is_mask(e.toTensor()) || !e.toTensor().is_privateuseone())) plain = false;
+    if (e.isTensor() && e.toTensor().defined() && (is_mask(e.toTensor()) || !e.toTensor().is_privateuseone()))
+      plain = false;
   if (plain) return false;
-  TORCH_CHECK_INDEX(static_cast<int64_t>(l.size()) <= self.dim(), "too many indices for tensor of dimension ", self.dim(), " (got ", l.size(), ")");
+  TORCH_CHECK_INDEX(static_cast<int64_t>(l.size()) <= self.dim(), "too many indices for tensor of dimension ",
+                    self.dim(), " (got ", l.size(), ")");
 
-  if (k.args.size() >= 4 && !k.has_out && (*stack)[base + 2].isTensor() && (*stack)[base + 3].isBool() && !(*stack)[base + 3].toBool()) {
+  if (k.args.size() >= 4 && !k.has_out && (*stack)[base + 2].isTensor() && (*stack)[base + 3].isBool() &&
+      !(*stack)[base + 3].toBool()) {
     const Tensor value = (*stack)[base + 2].toTensor();
     if (value.numel() == 1 && value.dim() == 0)
       if (auto mask = single_mask(self, l)) {
@@ -68,11 +71,13 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
       out.push_back(i.is_privateuseone() ? i : i.to(self.device()));
       continue;
     }
-    if (i.scalar_type() == c10::kByte) TORCH_WARN_ONCE("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
+    if (i.scalar_type() == c10::kByte)
+      TORCH_WARN_ONCE("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
     const auto at = static_cast<int64_t>(out.size());
     for (int64_t d = 0; d < i.dim(); d++)
-      TORCH_CHECK_INDEX(at + d < self.dim() && i.size(d) == self.size(at + d), "The shape of the mask ", i.sizes(), " at index ", d,
-                        " does not match the shape of the indexed tensor ", self.sizes(), " at index ", at + d);
+      TORCH_CHECK_INDEX(at + d < self.dim() && i.size(d) == self.size(at + d), "The shape of the mask ", i.sizes(),
+                        " at index ", d, " does not match the shape of the indexed tensor ", self.sizes(), " at index ",
+                        at + d);
     // On the CPU the count costs no wait for the device.
     const Tensor found = i.is_privateuseone() ? at::nonzero(i) : at::nonzero(i).to(self.device());
     for (int64_t d = 0; d < i.dim(); d++) out.push_back(found.select(1, d));

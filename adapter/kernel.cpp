@@ -12,7 +12,8 @@ enum { ROOM_ARGS = 24, ROOM_TENSORS = 12, ROOM_INTS = 48, ROOM_LIST_NUMBERS = 8 
 // Fixed room on the stack; heap only above it. Elements are not initialised.
 template <typename T, size_t N>
 struct Room {
-  explicit Room(size_t n) : data(n <= N ? reinterpret_cast<T *>(inline_room) : static_cast<T *>(std::malloc(n * sizeof(T)))) {
+  explicit Room(size_t n)
+      : data(n <= N ? reinterpret_cast<T *>(inline_room) : static_cast<T *>(std::malloc(n * sizeof(T)))) {
     TORCH_CHECK_WITH(OutOfMemoryError, data, "tpu: out of host memory");
   }
   ~Room() {
@@ -25,7 +26,8 @@ struct Room {
 };
 
 [[noreturn]] void mixed_devices(c10::Device a, c10::Device b) {
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", a, " and ", b, "!");
+  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ", a, " and ", b,
+              "!");
 }
 
 inline void set_number(tpu_value &v, const c10::IValue &x) {
@@ -66,10 +68,8 @@ struct Devices {
   inline void see(const at::Tensor &t, tpu_tensor &out, bool written) {
     if (C10_LIKELY(t.is_privateuseone())) {
       lend_device(out, t.unsafeGetTensorImpl());
-      if (found < 0)
-        found = out.device;
-      else if (C10_UNLIKELY(found != out.device))
-        mixed_devices(device_at(found), device_at(out.device));
+      if (found < 0) found = out.device;
+      else if (C10_UNLIKELY(found != out.device)) mixed_devices(device_at(found), device_at(out.device));
     } else {
       see_other(t, out, written);
     }
@@ -89,12 +89,13 @@ struct Devices {
     lend_host(out, t);
   }
   void check() const {
-    if (C10_UNLIKELY(on_cpu != nullptr)) mixed_devices(device_at(found < 0 ? tpu_get_device() : found), on_cpu->device());
+    if (C10_UNLIKELY(on_cpu != nullptr))
+      mixed_devices(device_at(found < 0 ? tpu_get_device() : found), on_cpu->device());
   }
 };
 
-tpu_err *result_callback(tpu_call *c, int ret, int elem, tpu_store *take_store, const int64_t *sizes, const int64_t *strides,
-                         int ndim, tpu_dtype dtype) {
+tpu_err *result_callback(tpu_call *c, int ret, int elem, tpu_store *take_store, const int64_t *sizes,
+                         const int64_t *strides, int ndim, tpu_dtype dtype) {
   auto *f = static_cast<Frame *>(c->ctx);
   try {
     at::Tensor t = make_tensor(take_store, {sizes, static_cast<size_t>(ndim)}, {strides, static_cast<size_t>(ndim)},
@@ -139,8 +140,8 @@ inline void pass_default_dtype() {
   }
 }
 
-// A written tensor that shares its storage with another argument in part is PyTorch's error, which meta kernels raise; the
-// call key does not hold where views start, so a known key does not answer it.
+// A written tensor that shares its storage with another argument in part is PyTorch's error, which meta kernels raise;
+// the call key does not hold where views start, so a known key does not answer it.
 void check_overlap(Frame &f) {
   const auto &k = *f.kernel;
   for (size_t i = 0; i < k.args.size(); i++) {
@@ -150,7 +151,9 @@ void check_overlap(Frame &f) {
     for (size_t j = 0; j < k.args.size(); j++) {
       if (j == i || k.args[j].kind != Kind::tensor || !f.args[j].isTensor()) continue;
       const at::Tensor &x = f.args[j].toTensor();
-      if (!on_tpu(x) || x.is_same(w) || x.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() != w.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl())
+      if (!on_tpu(x) || x.is_same(w) ||
+          x.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() !=
+              w.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl())
         continue;
       const auto s = at::get_overlap_status(w, x);
       if (s == at::MemOverlapStatus::Partial || s == at::MemOverlapStatus::TooHard) return check_with_meta(f);
@@ -158,10 +161,12 @@ void check_overlap(Frame &f) {
   }
 }
 
-// A factory such as ones_like whose result belongs on another device than its argument: PyTorch's own composition of it.
+// A factory such as ones_like whose result belongs on another device than its argument: PyTorch's own composition of
+// it.
 void run_composite(const Kernel &k, torch::jit::Stack *stack) {
-  TORCH_CHECK_NOT_IMPLEMENTED(k.handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd), "tpu: ",
-                              k.handle.schema().name(), " cannot make its result on another device than its arguments'");
+  TORCH_CHECK_NOT_IMPLEMENTED(k.handle.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd),
+                              "tpu: ", k.handle.schema().name(),
+                              " cannot make its result on another device than its arguments'");
   k.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
 }
 
@@ -249,7 +254,7 @@ void Kernel::run(torch::jit::Stack *stack) {
         }
         v.tag = TPU_INTS;
         v.u.ints = ints.data + n;
-        if (!x.isList()) { // a lone int where a list of one size is meant
+        if (!x.isList()) {  // a lone int where a list of one size is meant
           tpu_value one;
           set_number(one, x);
           v.tag = one.tag;
@@ -302,7 +307,8 @@ void Kernel::run(torch::jit::Stack *stack) {
         v.tag = TPU_NONE;
         if (!x.isNone()) {
           where = x.toDevice();
-          if (C10_UNLIKELY(!where.is_privateuseone() || (devices.found >= 0 && where.has_index() && where.index() != devices.found)))
+          if (C10_UNLIKELY(!where.is_privateuseone() ||
+                           (devices.found >= 0 && where.has_index() && where.index() != devices.found)))
             return run_composite(*this, stack);
           v.tag = TPU_DEVICE;
           v.u.i = where.index();
@@ -321,8 +327,8 @@ void Kernel::run(torch::jit::Stack *stack) {
         break;
     }
   }
-  TORCH_CHECK(!generator || devices.found >= 0 || !devices.on_cpu, "Expected a 'cpu' device type for generator but found '",
-              generator->device().type(), "'");
+  TORCH_CHECK(!generator || devices.found >= 0 || !devices.on_cpu,
+              "Expected a 'cpu' device type for generator but found '", generator->device().type(), "'");
   devices.check();
 
   Frame f;
@@ -373,12 +379,9 @@ void Kernel::run(torch::jit::Stack *stack) {
   c10::SmallVector<c10::IValue, 4> outs;
   size_t list = 0;
   for (size_t i = 0; i < returns.size(); i++) {
-    if (returns[i] >= 0)
-      outs.emplace_back(in[returns[i]]);
-    else if (returns[i] == -1)
-      outs.emplace_back(std::move(f.results[i]));
-    else
-      outs.emplace_back(c10::List<at::Tensor>(f.lists[list++]));
+    if (returns[i] >= 0) outs.emplace_back(in[returns[i]]);
+    else if (returns[i] == -1) outs.emplace_back(std::move(f.results[i]));
+    else outs.emplace_back(c10::List<at::Tensor>(f.lists[list++]));
   }
   stack->resize(base);
   for (auto &o : outs) stack->push_back(std::move(o));

@@ -1,6 +1,7 @@
 // meta.cpp - the cold path: sizes, strides, dtype and PyTorch's own errors from the same operator on meta tensors.
 //
-// Meta tensors share meta storages as the real ones share theirs, so that PyTorch's overlap checks see what they should.
+// Meta tensors share meta storages as the real ones share theirs, so that PyTorch's overlap checks see what they
+// should.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 
@@ -44,7 +45,8 @@ struct MetaArgs {
   at::Tensor convert(const at::Tensor &t) {
     if (!t.defined()) return t;
     const c10::TensorImpl *impl = t.unsafeGetTensorImpl();
-    if (impl->is_wrapped_number() && t.is_cpu()) return t; // a number that Python wrapped: meta kernels take it as it is
+    if (impl->is_wrapped_number() && t.is_cpu())
+      return t;  // a number that Python wrapped: meta kernels take it as it is
     for (auto &p : tensors)
       if (p.first == impl) return p.second;
     const c10::StorageImpl *real = impl->unsafe_storage().unsafeGetStorageImpl();
@@ -53,10 +55,12 @@ struct MetaArgs {
       if (p.first == real) storage = p.second;
     if (!storage) {
       storage = c10::Storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(real->nbytes()),
-                             c10::DataPtr(nullptr, c10::Device(c10::kMeta)), c10::GetAllocator(c10::kMeta), /*resizable=*/true);
+                             c10::DataPtr(nullptr, c10::Device(c10::kMeta)), c10::GetAllocator(c10::kMeta),
+                             /*resizable=*/true);
       storages.emplace_back(real, storage);
     }
-    auto m = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::Meta), impl->dtype());
+    auto m = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::Meta),
+                                                      impl->dtype());
     m.unsafeGetTensorImpl()->set_sizes_and_strides(impl->sizes(), impl->strides(), impl->storage_offset());
     tensors.emplace_back(impl, m);
     return m;
@@ -65,7 +69,8 @@ struct MetaArgs {
   c10::IValue convert(const c10::IValue &x, Kind kind) {
     switch (kind) {
       case Kind::tensor: return x.isTensor() ? c10::IValue(convert(x.toTensor())) : x;
-      case Kind::device: return x.isNone() ? c10::IValue(c10::Device(c10::kMeta)) : c10::IValue(c10::Device(c10::kMeta));
+      case Kind::device:
+        return x.isNone() ? c10::IValue(c10::Device(c10::kMeta)) : c10::IValue(c10::Device(c10::kMeta));
       case Kind::generator: return c10::IValue();
       case Kind::tensors: {
         if (x.isNone()) return x;
@@ -87,7 +92,8 @@ struct MetaArgs {
 bool fill(const at::Tensor &t, tpu_meta &m) {
   m.defined = t.defined();
   if (!t.defined()) return true;
-  TORCH_CHECK_TYPE(tpu_dtype_size(static_cast<tpu_dtype>(t.scalar_type())) != 0, "tpu: tensors of dtype ", t.scalar_type(), " are not supported on this device");
+  TORCH_CHECK_TYPE(tpu_dtype_size(static_cast<tpu_dtype>(t.scalar_type())) != 0, "tpu: tensors of dtype ",
+                   t.scalar_type(), " are not supported on this device");
   if (t.dim() > 64 || t.layout() != c10::kStrided) return false;
   m.ndim = static_cast<int32_t>(t.dim());
   m.dtype = static_cast<uint8_t>(t.scalar_type());
@@ -98,9 +104,11 @@ bool fill(const at::Tensor &t, tpu_meta &m) {
 
 // Whether an exception only says that PyTorch has no meta kernel for this.
 bool says_no_meta(const std::string &text) {
-  for (const char *s : {"'Meta' backend", "Meta tensor", "meta tensor", "fake impl", "Meta device", "meta device", "on device meta"})
+  for (const char *s :
+       {"'Meta' backend", "Meta tensor", "meta tensor", "fake impl", "Meta device", "meta device", "on device meta"})
     if (text.find(s) != std::string::npos) return true;
-  // A mistake inside one of PyTorch's Python meta kernels (such as taking .device of a bias that is None), not the user's.
+  // A mistake inside one of PyTorch's Python meta kernels (such as taking .device of a bias that is None), not the
+  // user's.
   return text.compare(0, 14, "AttributeError") == 0;
 }
 
@@ -114,10 +122,8 @@ Outcome run_meta(Frame &f, MetaArgs &m, torch::jit::Stack &stack) {
   at::AutoDispatchBelowADInplaceOrView below;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   try {
-    if (k.meta)
-      k.meta->callBoxed(k.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
-    else
-      k.handle.callBoxed(&stack);
+    if (k.meta) k.meta->callBoxed(k.handle, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    else k.handle.callBoxed(&stack);
   } catch (const std::exception &e) {
     if (says_no_meta(e.what())) return Outcome::unknown;
     throw;
@@ -128,7 +134,8 @@ Outcome run_meta(Frame &f, MetaArgs &m, torch::jit::Stack &stack) {
 // What TensorIterator would refuse, for operators that have no meta kernel.
 void check_written(const Frame &f) {
   for (size_t i = 0; i < f.kernel->args.size(); i++)
-    if (f.kernel->args[i].written && f.kernel->args[i].kind == Kind::tensor && f.args[i].isTensor() && f.args[i].toTensor().defined())
+    if (f.kernel->args[i].written && f.kernel->args[i].kind == Kind::tensor && f.args[i].isTensor() &&
+        f.args[i].toTensor().defined())
       at::assert_no_internal_overlap(f.args[i].toTensor());
 }
 
@@ -155,7 +162,8 @@ tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known
       const at::Tensor &real = f.args[i].toTensor();
       if (!real.defined()) continue;
       const at::Tensor meta = m.convert(real);
-      if (meta.sizes() != real.sizes()) f.resizes.push_back({static_cast<int>(i), meta.sizes().vec(), meta.strides().vec()});
+      if (meta.sizes() != real.sizes())
+        f.resizes.push_back({static_cast<int>(i), meta.sizes().vec(), meta.strides().vec()});
     }
     if (!f.resizes.empty()) return tpu_err_new(TPU_ERR_RUNTIME, "an out tensor needs other sizes first");
     const auto put = [&](const at::Tensor &t) { return *n < cap && fill(t, outs[(*n)++]); };
@@ -193,17 +201,14 @@ void run_through_twin(const Kernel &k, torch::jit::Stack *stack, size_t base) {
   torch::jit::Stack call;
   for (const auto &a : theirs.arguments()) {
     const auto i = mine.argumentIndexWithName(a.name());
-    if (i)
-      call.push_back((*stack)[base + *i]);
-    else if (a.name() == "dtype" && !outs.empty())
-      call.emplace_back(static_cast<int64_t>(outs[0].scalar_type()));
-    else if (a.name() == "device" && !outs.empty())
-      call.emplace_back(outs[0].device());
-    else
-      call.emplace_back(a.default_value() ? *a.default_value() : c10::IValue());
+    if (i) call.push_back((*stack)[base + *i]);
+    else if (a.name() == "dtype" && !outs.empty()) call.emplace_back(static_cast<int64_t>(outs[0].scalar_type()));
+    else if (a.name() == "device" && !outs.empty()) call.emplace_back(outs[0].device());
+    else call.emplace_back(a.default_value() ? *a.default_value() : c10::IValue());
   }
   k.twin->callBoxed(&call);
-  TORCH_CHECK(call.size() == outs.size(), "tpu: ", mine.name(), " gave ", call.size(), " results for ", outs.size(), " out tensors");
+  TORCH_CHECK(call.size() == outs.size(), "tpu: ", mine.name(), " gave ", call.size(), " results for ", outs.size(),
+              " out tensors");
   for (size_t i = 0; i < outs.size(); i++) {
     const at::Tensor r = call[i].toTensor();
     if (at::native::resize_output_check(outs[i], r.sizes())) resize_to(outs[i], r.sizes(), {});

@@ -22,7 +22,8 @@ IntArrayRef ints(SymIntArrayRef s) { return C10_AS_INTARRAYREF_SLOW(s); }
 
 c10::ScalarType checked_dtype(std::optional<c10::ScalarType> d) {
   const auto t = d.value_or(c10::get_default_dtype_as_scalartype());
-  TORCH_CHECK_TYPE(tpu_dtype_size(static_cast<tpu_dtype>(t)) != 0, "tpu: tensors of dtype ", t, " are not supported on this device");
+  TORCH_CHECK_TYPE(tpu_dtype_size(static_cast<tpu_dtype>(t)) != 0, "tpu: tensors of dtype ", t,
+                   " are not supported on this device");
   return t;
 }
 
@@ -41,26 +42,31 @@ void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin) {
   TORCH_CHECK(!pin || !*pin, "Only dense CPU tensors can be pinned");
 }
 
-Tensor empty(SymIntArrayRef sizes, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout, std::optional<c10::Device> device,
-             std::optional<bool> pin, std::optional<c10::MemoryFormat> format) {
+Tensor empty(SymIntArrayRef sizes, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
+             std::optional<c10::Device> device, std::optional<bool> pin, std::optional<c10::MemoryFormat> format) {
   check_options(layout, pin);
   const auto t = checked_dtype(dtype);
   const OnDevice on(device);
-  return at::detail::empty_generic(ints(sizes), device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), t, format);
+  return at::detail::empty_generic(ints(sizes), device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   t, format);
 }
 
-Tensor empty_strided(SymIntArrayRef sizes, SymIntArrayRef strides, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
-                     std::optional<c10::Device> device, std::optional<bool> pin) {
+Tensor empty_strided(SymIntArrayRef sizes, SymIntArrayRef strides, std::optional<c10::ScalarType> dtype,
+                     std::optional<c10::Layout> layout, std::optional<c10::Device> device, std::optional<bool> pin) {
   check_options(layout, pin);
   const auto t = checked_dtype(dtype);
   const OnDevice on(device);
-  return at::detail::empty_strided_generic(ints(sizes), ints(strides), device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), t);
+  return at::detail::empty_strided_generic(ints(sizes), ints(strides), device_allocator(),
+                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), t);
 }
 
 Tensor view(const Tensor &x, SymIntArrayRef s) { return at::native::view(x, ints(s)); }
-Tensor reshape_alias(const Tensor &x, SymIntArrayRef s, SymIntArrayRef t) { return at::native::_reshape_alias(x, ints(s), ints(t)); }
+Tensor reshape_alias(const Tensor &x, SymIntArrayRef s, SymIntArrayRef t) {
+  return at::native::_reshape_alias(x, ints(s), ints(t));
+}
 Tensor as_strided(const Tensor &x, SymIntArrayRef s, SymIntArrayRef t, std::optional<c10::SymInt> offset) {
-  return at::native::as_strided_tensorimpl(x, ints(s), ints(t), offset ? std::optional<int64_t>(offset->guard_int(__FILE__, __LINE__)) : std::nullopt);
+  return at::native::as_strided_tensorimpl(
+      x, ints(s), ints(t), offset ? std::optional<int64_t>(offset->guard_int(__FILE__, __LINE__)) : std::nullopt);
 }
 
 const Tensor &resize_(const Tensor &x, SymIntArrayRef s, std::optional<c10::MemoryFormat> format) {
@@ -72,24 +78,29 @@ const Tensor &resize_(const Tensor &x, SymIntArrayRef s, std::optional<c10::Memo
   return x;
 }
 
-Tensor &set_storage(Tensor &self, at::Storage source, c10::SymInt offset, SymIntArrayRef sizes, SymIntArrayRef strides) {
+Tensor &set_storage(Tensor &self, at::Storage source, c10::SymInt offset, SymIntArrayRef sizes,
+                    SymIntArrayRef strides) {
   const int64_t start = offset.guard_int(__FILE__, __LINE__);
-  at::native::checkSetStorage(self, std::move(source), start, ints(sizes), ints(strides), /*check_offset_in_bounds=*/false);
+  at::native::checkSetStorage(self, std::move(source), start, ints(sizes), ints(strides),
+                              /*check_offset_in_bounds=*/false);
   auto *t = self.unsafeGetTensorImpl();
   t->set_storage_offset(start);
-  at::native::resize_impl_cpu_(t, ints(sizes), strides.data() ? at::OptionalIntArrayRef(ints(strides)) : std::nullopt, /*resize_storage=*/false);
+  at::native::resize_impl_cpu_(t, ints(sizes), strides.data() ? at::OptionalIntArrayRef(ints(strides)) : std::nullopt,
+                               /*resize_storage=*/false);
   grow_storage(t);
   return self;
 }
 Tensor &set_storage_whole(Tensor &self, at::Storage source) {
   const auto n = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
   const int64_t one = 1;
-  return set_storage(self, std::move(source), 0, c10::fromIntArrayRefSlow(IntArrayRef(&n, 1)), c10::fromIntArrayRefSlow(IntArrayRef(&one, 1)));
+  return set_storage(self, std::move(source), 0, c10::fromIntArrayRefSlow(IntArrayRef(&n, 1)),
+                     c10::fromIntArrayRefSlow(IntArrayRef(&one, 1)));
 }
 Tensor &set_empty(Tensor &self) {
   at::Storage fresh(c10::Storage::use_byte_size_t(), 0, device_allocator(), /*resizable=*/true);
   const int64_t zero = 0, one = 1;
-  return set_storage(self, std::move(fresh), 0, c10::fromIntArrayRefSlow(IntArrayRef(&zero, 1)), c10::fromIntArrayRefSlow(IntArrayRef(&one, 1)));
+  return set_storage(self, std::move(fresh), 0, c10::fromIntArrayRefSlow(IntArrayRef(&zero, 1)),
+                     c10::fromIntArrayRefSlow(IntArrayRef(&one, 1)));
 }
 
 Tensor copy_from_and_resize(const Tensor &src, const Tensor &dst) {
@@ -100,7 +111,9 @@ Tensor copy_from_and_resize(const Tensor &src, const Tensor &dst) {
 
 // PyTorch's own rule does not know PrivateUse1 as a dense backend, so `p.data = x` and Module.to would be refused.
 bool compatible_shallow_copy(const Tensor &self, const Tensor &from) {
-  const auto dense = [](const Tensor &t) { return t.layout() == c10::kStrided && !t.is_quantized() && (t.is_cpu() || t.is_privateuseone() || t.is_cuda()); };
+  const auto dense = [](const Tensor &t) {
+    return t.layout() == c10::kStrided && !t.is_quantized() && (t.is_cpu() || t.is_privateuseone() || t.is_cuda());
+  };
   return dense(self) && dense(from);
 }
 
@@ -112,13 +125,15 @@ void resize_storage(c10::StorageImpl *s, size_t nbytes) {
   TORCH_CHECK(s->resizable(), "Trying to resize storage that is not resizable");
   tpu_store *store = store_of(s);
   throw_if(tpu_store_resize(store, nbytes));
-  s->set_data_ptr_noswap(c10::DataPtr(tpu_store_address(store), tpu_store_retain(store), g_release, device_at(tpu_store_device(store))));
+  s->set_data_ptr_noswap(
+      c10::DataPtr(tpu_store_address(store), tpu_store_retain(store), g_release, device_at(tpu_store_device(store))));
   s->set_nbytes(nbytes);
 }
 
 void grow_storage(c10::TensorImpl *t) {
   if (t->numel() == 0) return;
-  const size_t need = at::detail::computeStorageNbytes(t->sizes(), t->strides(), t->dtype().itemsize(), t->storage_offset());
+  const size_t need =
+      at::detail::computeStorageNbytes(t->sizes(), t->strides(), t->dtype().itemsize(), t->storage_offset());
   c10::StorageImpl *s = t->unsafe_storage().unsafeGetStorageImpl();
   if (need > s->nbytes()) resize_storage(s, need);
 }
@@ -131,8 +146,7 @@ void resize_to(const Tensor &x, IntArrayRef sizes, IntArrayRef strides) {
   }
   if (strides.data() && strides.size() == sizes.size() && !sizes.empty())
     at::native::resize_impl_cpu_(t, sizes, strides, /*resize_storage=*/false);
-  else
-    at::native::resize_impl_cpu_(t, sizes, std::nullopt, /*resize_storage=*/false);
+  else at::native::resize_impl_cpu_(t, sizes, std::nullopt, /*resize_storage=*/false);
   grow_storage(t);
 }
 
@@ -155,6 +169,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("record_stream", TORCH_FN(record_stream));
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible_shallow_copy));
 }
-TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) { m.impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible_shallow_copy)); }
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(compatible_shallow_copy));
+}
 
 }  // namespace torch_tpu

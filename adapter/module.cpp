@@ -29,9 +29,7 @@ tpu_err *tpu_adapter_load(void) {
     torch_tpu::register_hooks();
     torch_tpu::register_rows();
     return nullptr;
-  } catch (const std::exception &e) {
-    return tpu_err_new(TPU_ERR_RUNTIME, e.what());
-  }
+  } catch (const std::exception &e) { return tpu_err_new(TPU_ERR_RUNTIME, e.what()); }
 }
 
 // JSON: {"aten::op.overload": count}. The caller frees it with tpu_adapter_free.
@@ -43,19 +41,16 @@ void tpu_adapter_set_precision(int p) { torch_tpu::precision_override.store(p); 
 // Milliseconds between two events, by torch.Event.event_id.
 tpu_err *tpu_adapter_event_elapsed(int64_t first, int64_t second, double *ms) {
   try {
-    *ms = c10::impl::getDeviceGuardImpl(torch_tpu::kTPU)->elapsedTime(reinterpret_cast<void *>(first), reinterpret_cast<void *>(second), -1);
+    *ms = c10::impl::getDeviceGuardImpl(torch_tpu::kTPU)
+              ->elapsedTime(reinterpret_cast<void *>(first), reinterpret_cast<void *>(second), -1);
     return nullptr;
-  } catch (const c10::Error &e) {
-    return tpu_err_new(TPU_ERR_RUNTIME, e.what_without_backtrace());
-  }
+  } catch (const c10::Error &e) { return tpu_err_new(TPU_ERR_RUNTIME, e.what_without_backtrace()); }
 }
 // The at::Generator of the device, lent for the process; for THPGenerator_Wrap. NULL when there is no such device.
 const void *tpu_adapter_default_generator(int device) {
   try {
     return &torch_tpu::default_generator(device);
-  } catch (const c10::Error &) {
-    return nullptr;
-  }
+  } catch (const c10::Error &) { return nullptr; }
 }
 // The default generator's {seed, offset}.
 tpu_err *tpu_adapter_get_rng(int device, uint64_t *out) {
@@ -63,9 +58,7 @@ tpu_err *tpu_adapter_get_rng(int device, uint64_t *out) {
     std::lock_guard<std::mutex> g(torch_tpu::rng_mutex(nullptr, device));
     std::memcpy(out, torch_tpu::default_rng(device), 2 * sizeof *out);
     return nullptr;
-  } catch (const c10::Error &e) {
-    return tpu_err_new(TPU_ERR_RUNTIME, e.what_without_backtrace());
-  }
+  } catch (const c10::Error &e) { return tpu_err_new(TPU_ERR_RUNTIME, e.what_without_backtrace()); }
 }
 tpu_err *tpu_adapter_set_rng(int device, uint64_t seed, uint64_t offset) {
   try {
@@ -74,10 +67,7 @@ tpu_err *tpu_adapter_set_rng(int device, uint64_t seed, uint64_t offset) {
     state[0] = seed;
     state[1] = offset;
     return nullptr;
-  } catch (const c10::Error &e) {
-    return tpu_err_new(TPU_ERR_RUNTIME, e.what_without_backtrace());
-  }
+  } catch (const c10::Error &e) { return tpu_err_new(TPU_ERR_RUNTIME, e.what_without_backtrace()); }
 }
 int tpu_adapter_get_precision(void) { return torch_tpu::precision_override.load(); }
-
 }

@@ -1,5 +1,5 @@
-// pch.h - what every file of the adapter includes; precompiled once. Only specific ATen headers: ATen/ATen.h doubles the
-// build time.
+// pch.h - what every file of the adapter includes; precompiled once. Only specific ATen headers: ATen/ATen.h doubles
+// the build time.
 #pragma once
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>

@@ -11,12 +11,30 @@ namespace {
 using c10::OperatorHandle;
 using c10::TypeKind;
 
-// Kept by hand-written kernels (metadata.cpp, copy.cpp, factory.cpp, index.cpp); their rows are still found by find_kernel.
+// Kept by hand-written kernels (metadata.cpp, copy.cpp, factory.cpp, index.cpp); their rows are still found by
+// find_kernel.
 const std::unordered_set<std::string> &by_hand() {
-  static const std::unordered_set<std::string> names = {
-      "aten::copy_",         "aten::_copy_from", "aten::_copy_from_and_resize", "aten::_to_copy", "aten::nonzero", "aten::masked_select", "aten::repeat_interleave.Tensor", "aten::_unique2", "aten::unique_consecutive", "aten::bincount",
-      "aten::masked_select.out", "aten::nonzero.out", "aten::_local_scalar_dense", "aten::equal", "aten::empty.memory_format", "aten::empty_strided",
-      "aten::resize_", "aten::as_strided", "aten::view", "aten::_reshape_alias", "aten::unfold"};
+  static const std::unordered_set<std::string> names = {"aten::copy_",
+                                                        "aten::_copy_from",
+                                                        "aten::_copy_from_and_resize",
+                                                        "aten::_to_copy",
+                                                        "aten::nonzero",
+                                                        "aten::masked_select",
+                                                        "aten::repeat_interleave.Tensor",
+                                                        "aten::_unique2",
+                                                        "aten::unique_consecutive",
+                                                        "aten::bincount",
+                                                        "aten::masked_select.out",
+                                                        "aten::nonzero.out",
+                                                        "aten::_local_scalar_dense",
+                                                        "aten::equal",
+                                                        "aten::empty.memory_format",
+                                                        "aten::empty_strided",
+                                                        "aten::resize_",
+                                                        "aten::as_strided",
+                                                        "aten::view",
+                                                        "aten::_reshape_alias",
+                                                        "aten::unfold"};
   return names;
 }
 
@@ -55,7 +73,8 @@ std::string type_text(const c10::Argument &a) {
   if (a.type()->kind() == TypeKind::OptionalType || a.type()->kind() == TypeKind::ListType) s = a.type()->str();
   if (s == "SymInt") s = "int";
   const std::string head = "Optional[";
-  if (s.compare(0, head.size(), head) == 0 && s.back() == ']') s = s.substr(head.size(), s.size() - head.size() - 1) + "?";
+  if (s.compare(0, head.size(), head) == 0 && s.back() == ']')
+    s = s.substr(head.size(), s.size() - head.size() - 1) + "?";
   return s;
 }
 
@@ -77,7 +96,9 @@ bool is_view(const c10::FunctionSchema &s) {
     if (r.alias_info() && !r.alias_info()->isWrite()) return true;
   return false;
 }
-bool is_option(const std::string &name) { return name == "dtype" || name == "layout" || name == "device" || name == "pin_memory"; }
+bool is_option(const std::string &name) {
+  return name == "dtype" || name == "layout" || name == "device" || name == "pin_memory";
+}
 
 // What in-place, out= and functional forms have in common: the arguments without outputs and tensor options.
 std::string signature(const c10::FunctionSchema &s) {
@@ -89,7 +110,9 @@ std::string signature(const c10::FunctionSchema &s) {
   return out;
 }
 
-std::string full_name(const c10::OperatorName &n) { return n.overload_name.empty() ? n.name : n.name + "." + n.overload_name; }
+std::string full_name(const c10::OperatorName &n) {
+  return n.overload_name.empty() ? n.name : n.name + "." + n.overload_name;
+}
 
 // "aten::add_" -> "aten::add"; names such as __and__ and __iand__ keep their underscores.
 std::string base_of(const std::string &name) {
@@ -134,7 +157,8 @@ std::unique_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optional
     if (r.alias_info())
       for (size_t j = 0; j < s.arguments().size(); j++) {
         const auto *info = s.arguments()[j].alias_info();
-        if (info && info->isWrite() && info->beforeSets() == r.alias_info()->beforeSets()) alias = static_cast<int16_t>(j);
+        if (info && info->isWrite() && info->beforeSets() == r.alias_info()->beforeSets())
+          alias = static_cast<int16_t>(j);
       }
     rets.push_back({r.name().c_str(), types[s.arguments().size() + i].c_str(), alias, false});
   }
@@ -165,14 +189,17 @@ std::unique_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optional
   }
   for (size_t i = 0; i < s.returns().size(); i++) {
     const Kind kind = kind_of(s.returns()[i].real_type());
-    if (rets[i].alias < 0 && kind != Kind::tensor && kind != Kind::tensors) return {}; // numbers are read by hand-written kernels
+    if (rets[i].alias < 0 && kind != Kind::tensor && kind != Kind::tensors)
+      return {};  // numbers are read by hand-written kernels
     k->returns.push_back(rets[i].alias >= 0 ? rets[i].alias : kind == Kind::tensors ? -2 : -1);
   }
   k->random |= h.hasTag(at::Tag::nondeterministic_seeded);
   const std::string base = base_of(s.name());
-  for (const char *m : {"mm", "mv", "dot", "addr", "conv", "linear", "attention", "lstm", "gru", "rnn", "cdist", "bilinear", "einsum", "linalg", "trilinear"})
+  for (const char *m : {"mm", "mv", "dot", "addr", "conv", "linear", "attention", "lstm", "gru", "rnn", "cdist",
+                        "bilinear", "einsum", "linalg", "trilinear"})
     k->matmul |= base.find(m) != std::string::npos;
-  for (const char *m : {"aten::index", "aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index", "aten::_unsafe_index_put"})
+  for (const char *m :
+       {"aten::index", "aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index", "aten::_unsafe_index_put"})
     k->index |= base == m;
   return k;
 }
@@ -187,8 +214,8 @@ struct Call final : c10::OperatorKernel {
 bool serve(const OperatorHandle &h, const std::string &name, const Rows &rows) {
   const c10::FunctionSchema &s = h.schema();
   if (is_view(s) || s.is_vararg()) return false;
-  // A composite-implicit operator decomposes above autograd; taking it over changes its gradient, so only a row that names
-  // this very overload does.
+  // A composite-implicit operator decomposes above autograd; taking it over changes its gradient, so only a row that
+  // names this very overload does.
   if (h.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd))
     return !s.overload_name().empty() && rows.exact.count(name);
   return true;
@@ -240,9 +267,10 @@ void register_rows() {
       kernels()[name] = kernel;
       if (by_hand().count(name)) continue;
       // The handle would take the kernel out again when it dies; it never does.
-      new c10::RegistrationHandleRAII(dispatcher.registerImpl(
-          h.operator_name(), c10::DispatchKey::PrivateUse1,
-          c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Call>(kernel)), std::nullopt, nullptr, "torch_tpu"));
+      new c10::RegistrationHandleRAII(
+          dispatcher.registerImpl(h.operator_name(), c10::DispatchKey::PrivateUse1,
+                                  c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Call>(kernel)),
+                                  std::nullopt, nullptr, "torch_tpu"));
     }
 }
 

@@ -7,10 +7,10 @@ namespace torch_tpu {
 
 inline void release_store(void *store) { tpu_store_release(static_cast<tpu_store *>(store)); }
 using store_deleter = void (*)(void *);
-extern const store_deleter g_release; // one address for the whole library, compared in store_of
+extern const store_deleter g_release;  // one address for the whole library, compared in store_of
 
-// The store of a storage whose data pointer is not one of ours (a tensor from DLPack stands on another's storage); throws
-// when there is none. *offset: bytes from the store's start to the storage's.
+// The store of a storage whose data pointer is not one of ours (a tensor from DLPack stands on another's storage);
+// throws when there is none. *offset: bytes from the store's start to the storage's.
 tpu_store *foreign_store(const c10::StorageImpl *s, size_t *offset);
 inline tpu_store *store_of(const c10::StorageImpl *s) {
   const c10::DataPtr &p = s->data_ptr();
@@ -57,7 +57,8 @@ inline tpu_tensor lend(const at::TensorBase &t) {
 }
 
 // A device tensor over a store (consumed).
-inline at::Tensor make_tensor(tpu_store *take_store, c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
+inline at::Tensor make_tensor(tpu_store *take_store, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                              c10::ScalarType dtype) {
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), tpu_store_nbytes(take_store),
       c10::DataPtr(tpu_store_address(take_store), take_store, g_release, device_at(tpu_store_device(take_store))),

@@ -131,7 +131,9 @@ def main():
     a = p.parse_args()
     torch.zeros(1, device="tpu")
     info = torch.tpu.plugin_info()
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, plugin {info['platform']} {info['pjrt_major']}.{info['pjrt_minor']}")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, plugin {info['platform']} {info['pjrt_major']}.{info['pjrt_minor']}"
+    )
     print(f"{'us a call':24s}{'tpu':>10s}{'cpu':>10s}{'tpu/cpu':>9s}{'first, ms':>11s}")
     out = {}
     for name in ROWS:

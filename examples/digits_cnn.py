@@ -1,6 +1,6 @@
 """A small CNN on scikit-learn's digits (1,797 images of 8x8), written as for any PyTorch device.
 
-    python examples/digits_cnn.py [--device tpu] [--epochs 15]
+python examples/digits_cnn.py [--device tpu] [--epochs 15]
 """
 
 import argparse

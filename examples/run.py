@@ -19,7 +19,12 @@ def compare(title, train, words):
     (tl, ta, ts), (cl, ca, cs) = runs["tpu"], runs["cpu"]
     worst = max(abs(a - b) / abs(b) for a, b in zip(tl[:50], cl[:50], strict=True))
     print(f"  {'':22s}{'tpu':>10s}{'cpu':>10s}")
-    for name, a, b in (("first loss", tl[0], cl[0]), ("last loss", tl[-1], cl[-1]), (words, ta, ca), ("steps per second", 1 / ts, 1 / cs)):
+    for name, a, b in (
+        ("first loss", tl[0], cl[0]),
+        ("last loss", tl[-1], cl[-1]),
+        (words, ta, ca),
+        ("steps per second", 1 / ts, 1 / cs),
+    ):
         print(f"  {name:22s}{a:10.4f}{b:10.4f}")
     print(f"  largest relative difference of the loss over 50 steps: {worst:.1e} (allowed {AGREE:.0e})")
     return worst <= AGREE, ta

@@ -1,6 +1,6 @@
 """A small GPT that learns English by bytes, from the text of the standard library's pydoc topics.
 
-    python examples/tiny_gpt.py [--device tpu] [--steps 200]
+python examples/tiny_gpt.py [--device tpu] [--steps 200]
 """
 
 import argparse

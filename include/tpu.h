@@ -27,12 +27,12 @@ extern "C" {
 typedef struct tpu_err tpu_err;
 
 /* The kinds map one to one to PyTorch's exception types; the adapter's throw_if is the only place that throws. */
-#define TPU_ERR_KINDS(X)                                                                                     \
-  X(RUNTIME, "RuntimeError")                                                                                 \
-  X(NOT_IMPLEMENTED, "NotImplementedError")                                                                  \
-  X(OOM, "OutOfMemoryError")                                                                                 \
-  X(INDEX, "IndexError")                                                                                     \
-  X(VALUE, "ValueError")                                                                                     \
+#define TPU_ERR_KINDS(X)                    \
+  X(RUNTIME, "RuntimeError")                \
+  X(NOT_IMPLEMENTED, "NotImplementedError") \
+  X(OOM, "OutOfMemoryError")                \
+  X(INDEX, "IndexError")                    \
+  X(VALUE, "ValueError")                    \
   X(TYPE, "TypeError")
 
 typedef enum {
@@ -52,26 +52,26 @@ TPU_API TPU_MUST tpu_err *tpu_err_new(tpu_err_kind kind, const char *message);
 
 /* X(number, name, PyTorch's name, StableHLO element type, bytes an element, PJRT_Buffer_Type, class);
  * class: b bool, u unsigned, i signed, f float, c complex. */
-#define TPU_DTYPES(X)                                                                                        \
-  X(0, U8, "uint8", "ui8", 1, 6, 'u')                                                                        \
-  X(1, I8, "int8", "i8", 1, 2, 'i')                                                                          \
-  X(2, I16, "int16", "i16", 2, 3, 'i')                                                                       \
-  X(3, I32, "int32", "i32", 4, 4, 'i')                                                                       \
-  X(4, I64, "int64", "i64", 8, 5, 'i')                                                                       \
-  X(5, F16, "float16", "f16", 2, 10, 'f')                                                                    \
-  X(6, F32, "float32", "f32", 4, 11, 'f')                                                                    \
-  X(7, F64, "float64", "f64", 8, 12, 'f')                                                                    \
-  X(9, C64, "complex64", "complex<f32>", 8, 14, 'c')                                                         \
-  X(10, C128, "complex128", "complex<f64>", 16, 15, 'c')                                                     \
-  X(11, BOOL, "bool", "i1", 1, 1, 'b')                                                                       \
-  X(15, BF16, "bfloat16", "bf16", 2, 13, 'f')                                                                \
-  X(23, F8E5M2, "float8_e5m2", "f8E5M2", 1, 16, 'f')                                                         \
-  X(24, F8E4M3FN, "float8_e4m3fn", "f8E4M3FN", 1, 17, 'f')                                                   \
-  X(25, F8E5M2FNUZ, "float8_e5m2fnuz", "f8E5M2FNUZ", 1, 19, 'f')                                             \
-  X(26, F8E4M3FNUZ, "float8_e4m3fnuz", "f8E4M3FNUZ", 1, 20, 'f')                                             \
-  X(27, U16, "uint16", "ui16", 2, 7, 'u')                                                                    \
-  X(28, U32, "uint32", "ui32", 4, 8, 'u')                                                                    \
-  X(29, U64, "uint64", "ui64", 8, 9, 'u')                                                                    \
+#define TPU_DTYPES(X)                                            \
+  X(0, U8, "uint8", "ui8", 1, 6, 'u')                            \
+  X(1, I8, "int8", "i8", 1, 2, 'i')                              \
+  X(2, I16, "int16", "i16", 2, 3, 'i')                           \
+  X(3, I32, "int32", "i32", 4, 4, 'i')                           \
+  X(4, I64, "int64", "i64", 8, 5, 'i')                           \
+  X(5, F16, "float16", "f16", 2, 10, 'f')                        \
+  X(6, F32, "float32", "f32", 4, 11, 'f')                        \
+  X(7, F64, "float64", "f64", 8, 12, 'f')                        \
+  X(9, C64, "complex64", "complex<f32>", 8, 14, 'c')             \
+  X(10, C128, "complex128", "complex<f64>", 16, 15, 'c')         \
+  X(11, BOOL, "bool", "i1", 1, 1, 'b')                           \
+  X(15, BF16, "bfloat16", "bf16", 2, 13, 'f')                    \
+  X(23, F8E5M2, "float8_e5m2", "f8E5M2", 1, 16, 'f')             \
+  X(24, F8E4M3FN, "float8_e4m3fn", "f8E4M3FN", 1, 17, 'f')       \
+  X(25, F8E5M2FNUZ, "float8_e5m2fnuz", "f8E5M2FNUZ", 1, 19, 'f') \
+  X(26, F8E4M3FNUZ, "float8_e4m3fnuz", "f8E4M3FNUZ", 1, 20, 'f') \
+  X(27, U16, "uint16", "ui16", 2, 7, 'u')                        \
+  X(28, U32, "uint32", "ui32", 4, 8, 'u')                        \
+  X(29, U64, "uint64", "ui64", 8, 9, 'u')                        \
   X(44, F8E8M0FNU, "float8_e8m0fnu", "f8E8M0FNU", 1, 28, 'f')
 
 typedef enum {
@@ -143,7 +143,8 @@ TPU_API TPU_MUST tpu_err *tpu_store_write_bytes(tpu_store *s, size_t offset, con
 TPU_API TPU_MUST tpu_err *tpu_store_read_bytes(tpu_store *s, size_t offset, void *host, size_t n);
 /* dst <- src, n bytes from the start of both (same device or not). */
 TPU_API TPU_MUST tpu_err *tpu_store_copy_bytes(tpu_store *dst, tpu_store *src, size_t n);
-/* The live store that an address belongs to (for raw pointer interfaces; slow), lent, and the byte offset in it; NULL. */
+/* The live store that an address belongs to (for raw pointer interfaces; slow), lent, and the byte offset in it; NULL.
+ */
 TPU_API tpu_store *tpu_store_from_address(const void *p, size_t *offset);
 /* True if p lies in the reserved range: an address of some store. */
 TPU_API bool tpu_is_device_address(const void *p);
@@ -159,29 +160,38 @@ typedef struct {
   const int64_t *sizes, *strides; /* ndim numbers, in elements */
   int64_t offset;                 /* storage offset in elements */
   int32_t ndim;
-  uint8_t dtype; /* tpu_dtype */
-  uint8_t flags; /* TPU_TENSOR_* */
+  uint8_t dtype;  /* tpu_dtype */
+  uint8_t flags;  /* TPU_TENSOR_* */
   int16_t device; /* -1: CPU */
 } tpu_tensor;
 
 typedef enum {
-  TPU_NONE, TPU_TENSOR, TPU_INT, TPU_DOUBLE, TPU_BOOLEAN, TPU_COMPLEX, TPU_STR, TPU_DEVICE, TPU_GENERATOR,
-  TPU_INTS,    /* also bool lists */
-  TPU_DOUBLES, TPU_TENSORS,
+  TPU_NONE,
+  TPU_TENSOR,
+  TPU_INT,
+  TPU_DOUBLE,
+  TPU_BOOLEAN,
+  TPU_COMPLEX,
+  TPU_STR,
+  TPU_DEVICE,
+  TPU_GENERATOR,
+  TPU_INTS, /* also bool lists */
+  TPU_DOUBLES,
+  TPU_TENSORS,
   TPU_SCALARS /* Scalar[]: u.vals, each TPU_INT, TPU_DOUBLE, TPU_BOOLEAN or TPU_COMPLEX */
 } tpu_tag;
 
 /* One argument. ints: TPU_INT holds ints, dtypes, layouts and memory formats (PyTorch's numbers). */
 typedef struct tpu_value {
-  uint8_t tag;   /* tpu_tag */
-  uint32_t n;    /* length of a list or string */
+  uint8_t tag; /* tpu_tag */
+  uint32_t n;  /* length of a list or string */
   union {
     int64_t i;
     double d;
     const char *s;
     const int64_t *ints;
     const double *doubles;
-    const tpu_tensor *tensor;  /* TPU_TENSOR: one; TPU_TENSORS: n, an undefined one has flag UNDEFINED */
+    const tpu_tensor *tensor; /* TPU_TENSOR: one; TPU_TENSORS: n, an undefined one has flag UNDEFINED */
     const struct tpu_value *vals;
   } u;
   double imag; /* of TPU_COMPLEX */
@@ -189,10 +199,10 @@ typedef struct tpu_value {
 
 /* What PyTorch's schema says of one argument or return. */
 typedef struct {
-  const char *name;  /* "self" */
-  const char *type;  /* PyTorch's text: "Tensor", "Tensor?", "Scalar", "int[]", "Tensor[]", "float?", ... */
-  int16_t alias;     /* returns: the argument that is returned, or -1 for a new value */
-  bool written;      /* arguments: marked (a!) */
+  const char *name; /* "self" */
+  const char *type; /* PyTorch's text: "Tensor", "Tensor?", "Scalar", "int[]", "Tensor[]", "float?", ... */
+  int16_t alias;    /* returns: the argument that is returned, or -1 for a new value */
+  bool written;     /* arguments: marked (a!) */
 } tpu_schema_arg;
 
 typedef struct {
@@ -227,8 +237,8 @@ typedef struct tpu_call {
   const tpu_op *op;
   const tpu_value *args;
   int nargs;
-  int device;      /* where results are made: the device of the first tensor argument, else the current one */
-  uint64_t *rng;   /* {seed, offset} of the generator argument or of the device's default one; the call moves offset on */
+  int device;    /* where results are made: the device of the first tensor argument, else the current one */
+  uint64_t *rng; /* {seed, offset} of the generator argument or of the device's default one; the call moves offset on */
   /* Called when the call key is new: fills the metadata of every result as PyTorch's meta kernel gives it (with
    * PyTorch's own errors). *known is false when no meta kernel exists. outs: room for `cap`; *n: how many. */
   tpu_err *(*meta)(struct tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known);
@@ -242,8 +252,9 @@ typedef struct tpu_call {
  * arguments (alias >= 0) are the adapter's to return. Does not wait for the device (except in Debug mode). */
 TPU_API TPU_MUST tpu_err *tpu_call_run(tpu_call *c);
 
-/* From begin to end the thread's calls are recorded and run as one program at the end (or earlier, when a value is read):
- * for an operator that is made of others. Nests. After an error of a call inside, values made inside hold that error. */
+/* From begin to end the thread's calls are recorded and run as one program at the end (or earlier, when a value is
+ * read): for an operator that is made of others. Nests. After an error of a call inside, values made inside hold that
+ * error. */
 TPU_API TPU_MUST tpu_err *tpu_record_begin(int device);
 TPU_API TPU_MUST tpu_err *tpu_record_end(void);
 
@@ -277,16 +288,16 @@ TPU_API TPU_MUST tpu_err *tpu_event_elapsed(tpu_event *a, tpu_event *b, double *
 TPU_API void tpu_event_release(tpu_event *e);
 
 typedef struct {
-  int64_t calls;          /* tpu_call_run */
-  int64_t compiles;       /* programs compiled by the plugin */
+  int64_t calls;    /* tpu_call_run */
+  int64_t compiles; /* programs compiled by the plugin */
   int64_t compile_ns;
-  int64_t executions;     /* programs run */
-  int64_t key_hits, key_misses;         /* call keys */
-  int64_t program_hits;                 /* a new call key whose program was known */
-  int64_t number_hits, number_misses;   /* device buffers of Python numbers and view starts */
+  int64_t executions;                 /* programs run */
+  int64_t key_hits, key_misses;       /* call keys */
+  int64_t program_hits;               /* a new call key whose program was known */
+  int64_t number_hits, number_misses; /* device buffers of Python numbers and view starts */
   int64_t host_reads;
   int64_t key_entries, program_entries, number_entries; /* held now */
-  int64_t build_ns;       /* building graphs and printing them, for new call keys */
+  int64_t build_ns;                                     /* building graphs and printing them, for new call keys */
 } tpu_stats;
 TPU_API void tpu_get_stats(tpu_stats *out);
 

@@ -5,6 +5,8 @@ set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 venv=${1:?usage: tools/dev_install.sh VENV [BUILD_DIR]}
 build=${2:-${TPU_BUILD_DIR:-$root/../build-torch_tpu}}
+build=$(mkdir -p "$build" && cd "$build" && pwd)
+venv=$(cd "$venv" && pwd)
 python=$venv/bin/python
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 PATH=$venv/bin:$PATH

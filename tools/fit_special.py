@@ -62,12 +62,18 @@ fit("I1E_NEAR", "exp(-x) I1(x) / x, x = 4 (t + 1)", lambda t: mp.exp(-x8(t)) * m
 fit("I1E_FAR", "sqrt(x) exp(-x) I1(x), 8 / x = (t + 1) / 2", lambda t: mp.sqrt(xi8(t)) * mp.exp(-xi8(t)) * mp.besseli(1, xi8(t)))
 
 s2, xi2 = square(mp.mpf(2)), far(mp.mpf(2))
-fit("K0_NEAR", "K0(x) + log(x / 2) I0(x), (x / 2)^2 = (t + 1) / 2",
-    lambda t: mp.besselk(0, s2(t)) + mp.log(s2(t) / 2) * mp.besseli(0, s2(t)))
+fit(
+    "K0_NEAR",
+    "K0(x) + log(x / 2) I0(x), (x / 2)^2 = (t + 1) / 2",
+    lambda t: mp.besselk(0, s2(t)) + mp.log(s2(t) / 2) * mp.besseli(0, s2(t)),
+)
 fit("I0_SMALL", "I0(x), (x / 2)^2 = (t + 1) / 2", lambda t: mp.besseli(0, s2(t)))
 fit("K0_FAR", "sqrt(x) exp(x) K0(x), 2 / x = (t + 1) / 2", lambda t: mp.sqrt(xi2(t)) * mp.exp(xi2(t)) * mp.besselk(0, xi2(t)))
-fit("K1_NEAR", "(K1(x) - log(x / 2) I1(x)) x, (x / 2)^2 = (t + 1) / 2",
-    lambda t: (mp.besselk(1, s2(t)) - mp.log(s2(t) / 2) * mp.besseli(1, s2(t))) * s2(t))
+fit(
+    "K1_NEAR",
+    "(K1(x) - log(x / 2) I1(x)) x, (x / 2)^2 = (t + 1) / 2",
+    lambda t: (mp.besselk(1, s2(t)) - mp.log(s2(t) / 2) * mp.besseli(1, s2(t))) * s2(t),
+)
 fit("I1_SMALL", "I1(x) / x, (x / 2)^2 = (t + 1) / 2", lambda t: mp.besseli(1, s2(t)) / s2(t))
 fit("K1_FAR", "sqrt(x) exp(x) K1(x), 2 / x = (t + 1) / 2", lambda t: mp.sqrt(xi2(t)) * mp.exp(xi2(t)) * mp.besselk(1, xi2(t)))
 
@@ -88,21 +94,34 @@ for order in (0, 1):
     fit(f"J{order}_NEAR", f"J{order}(x){tail}, (x / 8)^2 = (t + 1) / 2", lambda t: mp.besselj(order, s8(t)) / div(s8(t)))
     fit(f"BESSEL{order}_P", f"P of order {order}, (8 / x)^2 = (t + 1) / 2", lambda t: hankel(order, f8(t))[0])
     fit(f"BESSEL{order}_Q", f"Q x of order {order}, (8 / x)^2 = (t + 1) / 2", lambda t: hankel(order, f8(t))[1] * f8(t))
-fit("Y0_NEAR", "Y0(x) - 2 / pi log(x) J0(x), (x / 8)^2 = (t + 1) / 2",
-    lambda t: mp.bessely(0, s8(t)) - 2 / mp.pi * mp.log(s8(t)) * mp.besselj(0, s8(t)))
-fit("Y1_NEAR", "(Y1(x) - 2 / pi (log(x) J1(x) - 1 / x)) / x, (x / 8)^2 = (t + 1) / 2",
-    lambda t: (mp.bessely(1, s8(t)) - 2 / mp.pi * (mp.log(s8(t)) * mp.besselj(1, s8(t)) - 1 / s8(t))) / s8(t))
+fit(
+    "Y0_NEAR",
+    "Y0(x) - 2 / pi log(x) J0(x), (x / 8)^2 = (t + 1) / 2",
+    lambda t: mp.bessely(0, s8(t)) - 2 / mp.pi * mp.log(s8(t)) * mp.besselj(0, s8(t)),
+)
+fit(
+    "Y1_NEAR",
+    "(Y1(x) - 2 / pi (log(x) J1(x) - 1 / x)) / x, (x / 8)^2 = (t + 1) / 2",
+    lambda t: (mp.bessely(1, s8(t)) - 2 / mp.pi * (mp.log(s8(t)) * mp.besselj(1, s8(t)) - 1 / s8(t))) / s8(t),
+)
 
 C = mp.mpf("3.75")
 
 
 def erfcx(x):
-    return mp.exp(x * x) * mp.erfc(x) if x < 60 else sum(
-        (-1) ** k * mp.fac2(2 * k - 1) / (2 * x * x) ** k for k in range(20)) / (x * mp.sqrt(mp.pi))
+    return (
+        mp.exp(x * x) * mp.erfc(x)
+        if x < 60
+        else sum((-1) ** k * mp.fac2(2 * k - 1) / (2 * x * x) ** k for k in range(20)) / (x * mp.sqrt(mp.pi))
+    )
 
 
-fit("ERFCX", "(1 + 2 x) exp(x^2) erfc(x), x = 3.75 (1 + t) / (1 - t)",
-    lambda t: (1 + 2 * C * (1 + t) / (1 - t)) * erfcx(C * (1 + t) / (1 - t)), n=80)
+fit(
+    "ERFCX",
+    "(1 + 2 x) exp(x^2) erfc(x), x = 3.75 (1 + t) / (1 - t)",
+    lambda t: (1 + 2 * C * (1 + t) / (1 - t)) * erfcx(C * (1 + t) / (1 - t)),
+    n=80,
+)
 
 
 def ndtri_tail(s):
@@ -119,7 +138,12 @@ def ndtri_tail(s):
 
 
 LO, HI = 1 / mp.mpf(40), 1 / mp.mpf(2)
-fit("NDTRI_TAIL", "-ndtri(exp(-s^2 / 2)) - s, 1 / s = 0.2625 + 0.2375 t", lambda t: ndtri_tail(1 / ((LO + HI) / 2 + (HI - LO) / 2 * t)), cut=mp.mpf("1e-15"))
+fit(
+    "NDTRI_TAIL",
+    "-ndtri(exp(-s^2 / 2)) - s, 1 / s = 0.2625 + 0.2375 t",
+    lambda t: ndtri_tail(1 / ((LO + HI) / 2 + (HI - LO) / 2 * t)),
+    cut=mp.mpf("1e-15"),
+)
 
 # Airy: zeta = 2/3 |x|^(3/2)
 Z = mp.mpf(2) / 3 * mp.mpf(2) ** mp.mpf("1.5")
@@ -146,11 +170,13 @@ fit("AIRY_F", "F of Ai(-x), x >= 4, z = 2/3 x^(3/2), (16/3 / z)^2 = (t + 1) / 2"
 fit("AIRY_G", "G z of Ai(-x), as above", lambda t: airy_phase(t, 1))
 
 with open("src/ops/special_tables.h", "w") as out:
-    out.write("/* special_tables.h - made by tools/fit_special.py. Chebyshev coefficients: f(t) = sum of c[k] T_k(t), |t| <= 1. */\n"
-              "#ifndef TPU_OPS_SPECIAL_TABLES_H\n#define TPU_OPS_SPECIAL_TABLES_H\n")
+    out.write(
+        "/* special_tables.h - made by tools/fit_special.py. Chebyshev coefficients: f(t) = sum of c[k] T_k(t), |t| <= 1. */\n"
+        "#ifndef TPU_OPS_SPECIAL_TABLES_H\n#define TPU_OPS_SPECIAL_TABLES_H\n"
+    )
     for name, text, coef in TABLES:
         out.write(f"\n/* {text} */\nstatic const double {name}[] = {{\n")
         for i in range(0, len(coef), 5):
-            out.write("    " + ", ".join(repr(c) for c in coef[i:i + 5]) + ",\n")
+            out.write("    " + ", ".join(repr(c) for c in coef[i : i + 5]) + ",\n")
         out.write("};\n")
     out.write("#endif\n")

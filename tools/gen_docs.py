@@ -90,7 +90,9 @@ def family_of_rows(names):
     for path in sorted((ROOT / "src/ops").glob("*.c")):
         for name in re.findall(r'"(aten::[\w.]+)"', path.read_text()):
             found.setdefault(name, path.stem)
-    heads = [(h, p.stem) for p in sorted((ROOT / "src/ops").glob("*.c")) for h in re.findall(r'"(aten::\w*)" *#?\w', p.read_text())]
+    heads = [
+        (h, p.stem) for p in sorted((ROOT / "src/ops").glob("*.c")) for h in re.findall(r'"(aten::\w*)" *#?\w', p.read_text())
+    ]
     for name in names:  # the others are put together by a macro: "aten::_foreach_" #id, "aten::_fused_" name
         if name not in found:
             fits = [(len(h), stem) for h, stem in heads if name.startswith(h)]

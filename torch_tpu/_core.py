@@ -3,7 +3,6 @@
 import ctypes
 import json
 import os
-
 from ctypes import POINTER, Structure, c_bool, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
 
 _folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
@@ -35,9 +34,7 @@ class Stats(Structure):
 
 
 class MemoryStats(Structure):
-    _fields_ = [
-        (name, c_int64) for name in "allocated allocated_peak stores stores_peak total_allocated limit ooms".split()
-    ]
+    _fields_ = [(name, c_int64) for name in "allocated allocated_peak stores stores_peak total_allocated limit ooms".split()]
 
 
 # name: (result type, argument types); "error" results are checked and raised.

@@ -95,7 +95,9 @@ def load():
         from torch_tpu import _hooks, tpu
 
         torch._register_device_module("tpu", tpu)
-        torch.utils.generate_methods_for_privateuse1_backend(for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True)
+        torch.utils.generate_methods_for_privateuse1_backend(
+            for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+        )
         _hooks.install()
         os.register_at_fork(after_in_child=_core.core.tpu_mark_forked)
         atexit.register(_at_exit)

@@ -191,7 +191,9 @@ class Event(torch.Event):
     """An event of a tpu device."""
 
     def __new__(cls, enable_timing=False, blocking=False, interprocess=False, device=None):
-        return super().__new__(cls, torch.device("tpu", _index(device)), enable_timing=enable_timing, blocking=blocking, interprocess=interprocess)
+        return super().__new__(
+            cls, torch.device("tpu", _index(device)), enable_timing=enable_timing, blocking=blocking, interprocess=interprocess
+        )
 
     def elapsed_time(self, end_event) -> float:
         """Milliseconds from this event to end_event."""

@@ -310,8 +310,11 @@ static void new_tensor(builder *b, call_entry *e, int ret, int elem, val v) {
   }
   int64_t limit = ex.memory[b->c->device].limit, size = (int64_t)tpu_dtype_size((tpu_dtype)o->dtype);
   if (limit && ir_numel(v) > limit / size) { /* now: a compiler may not survive such a program */
-    ir_fail(b->g, TPU_ERR_OOM, "%s: out of memory: the result of sizes %s would take %lld elements of %lld bytes, and tpu:%d holds %lld bytes",
-            op->name, dims_text(b->g, v->ndim, v->dims), (long long)ir_numel(v), (long long)size, b->c->device, (long long)limit);
+    ir_fail(
+        b->g, TPU_ERR_OOM,
+        "%s: out of memory: the result of sizes %s would take %lld elements of %lld bytes, and tpu:%d holds %lld bytes",
+        op->name, dims_text(b->g, v->ndim, v->dims), (long long)ir_numel(v), (long long)size, b->c->device,
+        (long long)limit);
     return;
   }
   v = to_memory_order(b, ir_convert(b->g, v, (tpu_dtype)o->dtype), o);

@@ -28,8 +28,8 @@ typedef struct {
   atomic_int refs;
   atomic_int state; /* DBUF_* */
   int device;
-  bool reported; /* its error was given to the user already */
-  uint64_t seq;  /* in order of creation */
+  bool reported;       /* its error was given to the user already */
+  uint64_t seq;        /* in order of creation */
   const char *op;      /* the operator that makes it, process-lived; NULL: a copy from the host */
   struct trace *trace; /* when PENDING: the recording that will make it, and its value there; else NULL */
   val value;
@@ -51,12 +51,13 @@ void dbuf_fill(dbuf *d, pjrt_buffer *take_b, tpu_err *take_err);
 /* Waits until d is filled (not until the device is done) and lends its buffer; or gives its error with the op's name.
  */
 TPU_MUST tpu_err *dbuf_buffer(dbuf *d, pjrt_buffer **out);
-/* Blocks until the value is there; async: the error came from a program that had been enqueued, so it has no name yet. */
+/* Blocks until the value is there; async: the error came from a program that had been enqueued, so it has no name yet.
+ */
 TPU_MUST tpu_err *dbuf_wait(dbuf *d, bool *async);
 /* Names the operator that an asynchronous error began with (as far as its result is still held), and marks what failed
  * with it as reported. d: where it was met. Consumes and returns the error. */
 TPU_MUST tpu_err *async_error(dbuf *d, tpu_err *take_e, bool async);
-bool dbuf_done(dbuf *d);              /* filled and ready (or failed) */
+bool dbuf_done(dbuf *d); /* filled and ready (or failed) */
 
 /* ---- stores ---------------------------------------------------------------------------------------------------- */
 

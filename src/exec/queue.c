@@ -104,7 +104,8 @@ static void run(call_entry *e, int device, dbuf **bufs) {
     if (err && no) err = err_wrap(err, "%s", bufs[np]->op);
   }
   int64_t took = clock_ns() - start;
-  if (log_on(LOG_DEBUG)) log_line(LOG_DEBUG, "%s: given to the plugin in %.1f us", no ? bufs[np]->op : "?", (double)took * 1e-3);
+  if (log_on(LOG_DEBUG))
+    log_line(LOG_DEBUG, "%s: given to the plugin in %.1f us", no ? bufs[np]->op : "?", (double)took * 1e-3);
   atomic_store_explicit(&e->cost_ns, took > 1000000000 ? 1000000000 : (int)took + 1, memory_order_relaxed);
   for (int i = 0; i < no; i++) dbuf_fill(bufs[np + i], err ? NULL : outs[i], err ? err_copy(err) : NULL);
   tpu_err_free(err);

@@ -32,7 +32,8 @@ OP(threshold_backward, "aten::threshold_backward") {
 
 static bool gelu_by_tanh(op_ctx *c, int arg) {
   const char *s = op_str(c, arg);
-  if (strcmp(s, "none") && strcmp(s, "tanh")) op_fail(c, TPU_ERR_RUNTIME, "approximate argument must be either none or tanh.");
+  if (strcmp(s, "none") && strcmp(s, "tanh"))
+    op_fail(c, TPU_ERR_RUNTIME, "approximate argument must be either none or tanh.");
   return s[0] == 't';
 }
 
@@ -248,9 +249,7 @@ OP(softplus_backward, "aten::softplus_backward") {
 }
 
 /* |x| <= lambd; false for NaN */
-static val is_shrunk(op_ctx *c, val x, val lambd) {
-  return P_AND(P_CMP(GE, x, P_UN(NEG, lambd)), P_CMP(LE, x, lambd));
-}
+static val is_shrunk(op_ctx *c, val x, val lambd) { return P_AND(P_CMP(GE, x, P_UN(NEG, lambd)), P_CMP(LE, x, lambd)); }
 
 OP(hardshrink, "aten::hardshrink") {
   val v[2] = {T(0), S(1)};
@@ -340,7 +339,8 @@ static int halves(op_ctx *c, val x, int arg, val *a, val *b) {
   }
   int64_t n = x->dims[dim] / 2;
   if (x->dims[dim] % 2)
-    op_fail(c, TPU_ERR_RUNTIME, "Halving dimension must be even, but dimension %d is size %lld", dim, (long long)x->dims[dim]);
+    op_fail(c, TPU_ERR_RUNTIME, "Halving dimension must be even, but dimension %d is size %lld", dim,
+            (long long)x->dims[dim]);
   *a = t_narrow(c, x, dim, 0, n, 1);
   *b = t_narrow(c, x, dim, n, n, 1);
   return dim;

@@ -7,8 +7,7 @@ OP(amp_unscale, "aten::_amp_foreach_non_finite_check_and_unscale") {
   for (int k = 0; k < op_list_len(c, 0); k++) {
     val g = TL(0, k), x = t_float(c, g);
     if (ir_failed(G)) return;
-    val finite = ir_reduce(G, IR_AND, ir_unary(G, IR_IS_FINITE, x), t_scalar(c, TPU_BOOL, 1), x->ndim,
-                           (const int[]){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
+    val finite = t_reduce(c, IR_AND, ir_unary(G, IR_IS_FINITE, x), NULL, 0, false);
     bad = bad ? t_and(c, bad, finite) : finite;
     val s = t_reshape(c, t_cast(c, inv, (tpu_dtype)x->dtype), 0, NULL);
     val one = t_cmp(c, IR_EQ, s, t_like(c, s, 1));

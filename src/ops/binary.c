@@ -28,11 +28,13 @@ OP(sub, "aten::sub") { RET(add_scaled(c, T(0), op_any(c, 1), true)); }
 OP(rsub, "aten::rsub") {
   val a = op_any(c, 1), b = T(0);
   if (a->dtype == TPU_BOOL && b->dtype == TPU_BOOL)
-    op_fail(c, TPU_ERR_RUNTIME, "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
-                                "`logical_xor()` operator instead.");
+    op_fail(c, TPU_ERR_RUNTIME,
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
+            "`logical_xor()` operator instead.");
   else if (a->dtype == TPU_BOOL || b->dtype == TPU_BOOL)
-    op_fail(c, TPU_ERR_RUNTIME, "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to "
-                                "invert a mask, use the `~` or `logical_not()` operator instead.");
+    op_fail(c, TPU_ERR_RUNTIME,
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to "
+            "invert a mask, use the `~` or `logical_not()` operator instead.");
   RET(add_scaled(c, a, b, true));
 }
 
@@ -55,7 +57,8 @@ static val divided(op_ctx *c, const char *mode) {
   val v[2];
   operands(c, v, p_math);
   if (ir_failed(G)) return v[0];
-  if (p_is_complex(v[0])) return op_fail(c, TPU_ERR_RUNTIME, "div with rounding_mode is not defined for complex tensors");
+  if (p_is_complex(v[0]))
+    return op_fail(c, TPU_ERR_RUNTIME, "div with rounding_mode is not defined for complex tensors");
   bool floors = mode[0] == 'f';
   if (!p_need_no_bool(c, floors ? "div_floor_cpu" : "div_trunc_cpu", v[0])) return v[0];
   if (floors) return p_floor_div(c, v[0], v[1]);
@@ -213,7 +216,8 @@ OP(heaviside, "aten::heaviside") {
 OP(complex, "aten::complex") {
   val v[2] = {T(0), T(1)};
   t_prepare(c, v, 2);
-  if (!ir_failed(G) && v[0]->dtype == TPU_F16) op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "complex tensors of float16 are not supported");
+  if (!ir_failed(G) && v[0]->dtype == TPU_F16)
+    op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "complex tensors of float16 are not supported");
   RET(ir_binary(G, IR_COMPLEX, v[0], v[1]));
 }
 

@@ -18,7 +18,9 @@ static bool read_list(op_ctx *c, int arg, const char *what, int64_t *out, int wa
   int n;
   const int64_t *v = op_ints(c, arg, &n);
   if (n != 1 && n != want) {
-    op_fail(c, TPU_ERR_RUNTIME, "expected %s to be a single integer value or a list of %d values to match the convolution dimensions, but got %d",
+    op_fail(c, TPU_ERR_RUNTIME,
+            "expected %s to be a single integer value or a list of %d values to match the convolution dimensions, but "
+            "got %d",
             what, want, n);
     return false;
   }
@@ -31,7 +33,8 @@ static bool read_geometry(op_ctx *c, val x, val w, int at, geometry *q) {
   if (ir_failed(G)) return false;
   q->n = w->ndim - 2;
   if (q->n < 1 || q->n > MAX_SPATIAL || x->ndim != w->ndim) {
-    op_fail(c, TPU_ERR_RUNTIME, "Expected %dD input to a convolution with a weight of %d dimensions, but got %d dimensions", w->ndim,
+    op_fail(c, TPU_ERR_RUNTIME,
+            "Expected %dD input to a convolution with a weight of %d dimensions, but got %d dimensions", w->ndim,
             w->ndim, x->ndim);
     return false;
   }
@@ -48,10 +51,12 @@ static bool read_geometry(op_ctx *c, val x, val w, int at, geometry *q) {
   }
   int64_t want = q->transposed ? w->dims[0] : w->dims[1] * q->groups;
   if (x->dims[1] != want)
-    op_fail(c, TPU_ERR_RUNTIME, "Given groups=%lld, expected the input to have %lld channels, but got %lld channels instead",
+    op_fail(c, TPU_ERR_RUNTIME,
+            "Given groups=%lld, expected the input to have %lld channels, but got %lld channels instead",
             (long long)q->groups, (long long)want, (long long)x->dims[1]);
   if (x->dtype != w->dtype)
-    op_fail(c, TPU_ERR_RUNTIME, "Input type (%s) and weight type (%s) should be the same", tpu_dtype_name(x->dtype), tpu_dtype_name(w->dtype));
+    op_fail(c, TPU_ERR_RUNTIME, "Input type (%s) and weight type (%s) should be the same", tpu_dtype_name(x->dtype),
+            tpu_dtype_name(w->dtype));
   return !ir_failed(G);
 }
 
@@ -102,7 +107,8 @@ static val input_gradient(op_ctx *c, const geometry *q, val gy, val w, const int
     low[i] = reach - q->pad[i];
     high[i] = in[i] + reach - low[i] - dilated;
   }
-  return conv(c, gy, 0, 1, exchange_groups(c, w, q->groups), 0, 1, 0, 1, NULL, low, high, q->stride, q->dilation, true, q->groups, 1);
+  return conv(c, gy, 0, 1, exchange_groups(c, w, q->groups), 0, 1, 0, 1, NULL, low, high, q->stride, q->dilation, true,
+              q->groups, 1);
 }
 
 /* The gradient of a plain convolution with respect to its weight of spatial sizes `k`: [O, C/g, k]. */
@@ -130,7 +136,9 @@ static void convolution(op_ctx *c) {
       out[i + 2] = (in - 1) * q.stride[i] - 2 * q.pad[i] + reach + q.out_pad[i];
     } else {
       if (left < 0)
-        op_fail(c, TPU_ERR_RUNTIME, "Calculated padded input size per channel: (%lld). Kernel size: (%lld). Kernel size can't be greater than actual input size",
+        op_fail(c, TPU_ERR_RUNTIME,
+                "Calculated padded input size per channel: (%lld). Kernel size: (%lld). Kernel size can't be greater "
+                "than actual input size",
                 (long long)(in + 2 * q.pad[i]), (long long)w->dims[i + 2]);
       out[i + 2] = left / q.stride[i] + 1;
     }
@@ -152,7 +160,8 @@ OP(convolution, "aten::convolution") { convolution(c); }
 OP(convolution_inner, "aten::_convolution") { convolution(c); }
 OP(convolution_overrideable, "aten::convolution_overrideable") { convolution(c); }
 
-/* (grad_output, input, weight, [bias_sizes,] stride, padding, dilation, transposed, output_padding, groups, output_mask) */
+/* (grad_output, input, weight, [bias_sizes,] stride, padding, dilation, transposed, output_padding, groups,
+ * output_mask) */
 static void convolution_backward(op_ctx *c, int at) {
   val gy = T(0), x = T(1), w = T(2);
   geometry q;
@@ -167,7 +176,8 @@ static void convolution_backward(op_ctx *c, int at) {
   }
   if (mask[1]) {
     if (none) RETN(1, t_zeros(c, m, w->ndim, w->dims));
-    else RETN(1, q.transposed ? weight_gradient(c, &q, gy, x, w->dims + 2) : weight_gradient(c, &q, x, gy, w->dims + 2));
+    else
+      RETN(1, q.transposed ? weight_gradient(c, &q, gy, x, w->dims + 2) : weight_gradient(c, &q, x, gy, w->dims + 2));
   }
   if (mask[2]) {
     int dims[MAX_SPATIAL + 1] = {0};

@@ -15,12 +15,10 @@ void op_ctx_init(op_ctx *c, ir_graph *g, const char *name, const tpu_value *args
   c->results_end = &c->results;
 }
 
-extern const op_row *const __start_tpu_rows[];
-extern const op_row *const __stop_tpu_rows[];
+extern const op_row *const __start_tpu_rows[] __attribute__((visibility("hidden")));
+extern const op_row *const __stop_tpu_rows[] __attribute__((visibility("hidden")));
 
-const op_row *op_row_at(int i) {
-  return i >= 0 && i < __stop_tpu_rows - __start_tpu_rows ? __start_tpu_rows[i] : NULL;
-}
+const op_row *op_row_at(int i) { return i >= 0 && i < __stop_tpu_rows - __start_tpu_rows ? __start_tpu_rows[i] : NULL; }
 
 const char *tpu_row_name(int i) {
   const op_row *r = op_row_at(i);
@@ -34,7 +32,8 @@ static double half_to_double(uint16_t h) {
   double sign = h >> 15 ? -1 : 1;
   if (exponent == 31) return mantissa ? __builtin_nan("") : sign * __builtin_inf();
   if (exponent == 0) return sign * mantissa * 0x1p-24;
-  return sign * (1 + mantissa * 0x1p-10) * (exponent >= 15 ? (double)(1u << (exponent - 15)) : 1.0 / (double)(1u << (15 - exponent)));
+  return sign * (1 + mantissa * 0x1p-10) *
+         (exponent >= 15 ? (double)(1u << (exponent - 15)) : 1.0 / (double)(1u << (15 - exponent)));
 }
 
 static bool read_host(const tpu_tensor *t, op_host_number *out) {
@@ -42,7 +41,14 @@ static bool read_host(const tpu_tensor *t, op_host_number *out) {
   out->dtype = (tpu_dtype)t->dtype;
   out->weak = t->flags & TPU_TENSOR_WRAPPED;
   out->is_int = true;
-#define READ_INT(type) { type v; memcpy(&v, p, sizeof v); out->i = (int64_t)v; out->re = (double)v; break; }
+#define READ_INT(type)       \
+  {                          \
+    type v;                  \
+    memcpy(&v, p, sizeof v); \
+    out->i = (int64_t)v;     \
+    out->re = (double)v;     \
+    break;                   \
+  }
   switch (out->dtype) {
     case TPU_BOOL:
     case TPU_U8: READ_INT(uint8_t)
@@ -61,10 +67,23 @@ static bool read_host(const tpu_tensor *t, op_host_number *out) {
   uint16_t h;
   switch (out->dtype) {
     case TPU_F64: memcpy(&out->re, p, 8); break;
-    case TPU_F32: memcpy(f, p, 4); out->re = f[0]; break;
-    case TPU_C64: memcpy(f, p, 8); out->re = f[0]; out->im = f[1]; break;
-    case TPU_C128: memcpy(&out->re, p, 8); memcpy(&out->im, (const char *)p + 8, 8); break;
-    case TPU_F16: memcpy(&h, p, 2); out->re = half_to_double(h); break;
+    case TPU_F32:
+      memcpy(f, p, 4);
+      out->re = f[0];
+      break;
+    case TPU_C64:
+      memcpy(f, p, 8);
+      out->re = f[0];
+      out->im = f[1];
+      break;
+    case TPU_C128:
+      memcpy(&out->re, p, 8);
+      memcpy(&out->im, (const char *)p + 8, 8);
+      break;
+    case TPU_F16:
+      memcpy(&h, p, 2);
+      out->re = half_to_double(h);
+      break;
     case TPU_BF16: {
       memcpy(&h, p, 2);
       uint32_t bits = (uint32_t)h << 16;
@@ -75,7 +94,10 @@ static bool read_host(const tpu_tensor *t, op_host_number *out) {
     default: return false;
   }
   if (t->flags & TPU_TENSOR_CONJ) out->im = -out->im;
-  if (t->flags & TPU_TENSOR_NEG) { out->re = -out->re; out->im = -out->im; }
+  if (t->flags & TPU_TENSOR_NEG) {
+    out->re = -out->re;
+    out->im = -out->im;
+  }
   out->i = 0;
   return true;
 }
@@ -105,9 +127,19 @@ bool op_read_number(const tpu_value *v, int elem, op_host_number *out) {
       out->i = v->u.ints[elem];
       out->re = (double)out->i;
       return true;
-    case TPU_DOUBLES: out->re = v->u.doubles[elem]; out->dtype = TPU_F64; return true;
-    case TPU_DOUBLE: out->re = v->u.d; out->dtype = TPU_F64; return true;
-    case TPU_COMPLEX: out->re = v->u.d; out->im = v->imag; out->dtype = TPU_C128; return true;
+    case TPU_DOUBLES:
+      out->re = v->u.doubles[elem];
+      out->dtype = TPU_F64;
+      return true;
+    case TPU_DOUBLE:
+      out->re = v->u.d;
+      out->dtype = TPU_F64;
+      return true;
+    case TPU_COMPLEX:
+      out->re = v->u.d;
+      out->im = v->imag;
+      out->dtype = TPU_C128;
+      return true;
     default: return false;
   }
 }
@@ -160,9 +192,10 @@ static val tensor_of(op_ctx *c, int i, int k, const tpu_tensor *t) {
   if (t->flags & TPU_TENSOR_UNDEFINED) return op_fail(c, TPU_ERR_RUNTIME, "%s: argument %d is undefined", c->name, i);
   if (t->store) return c->env->tensor(c, i, k);
   if (t->ndim == 0) return any_number(c, i, k);
-  return op_fail(c, TPU_ERR_RUNTIME,
-                 "Expected all tensors to be on the same device, but found at least two devices, tpu and cpu! (%s, argument %d)",
-                 c->name, i);
+  return op_fail(
+      c, TPU_ERR_RUNTIME,
+      "Expected all tensors to be on the same device, but found at least two devices, tpu and cpu! (%s, argument %d)",
+      c->name, i);
 }
 
 val op_tensor(op_ctx *c, int i) {
@@ -228,7 +261,10 @@ const int64_t *op_ints(op_ctx *c, int i, int *n) {
   const tpu_value *v = arg(c, i);
   *n = 0;
   if (v->tag == TPU_INTS) *n = (int)v->n;
-  else if (v->tag == TPU_INT) { *n = 1; return &v->u.i; }
+  else if (v->tag == TPU_INT) {
+    *n = 1;
+    return &v->u.i;
+  }
   return v->tag == TPU_INTS ? v->u.ints : NULL;
 }
 

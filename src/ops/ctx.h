@@ -6,11 +6,12 @@
 
 /* What the executor does for a row. Each gives a value, or the graph's poison after an error. */
 typedef struct {
-  val (*tensor)(op_ctx *c, int arg, int elem);                      /* a device tensor's value */
-  val (*number)(op_ctx *c, int arg, int elem, tpu_dtype d, bool weak); /* an operand filled from the host at each call */
+  val (*tensor)(op_ctx *c, int arg, int elem); /* a device tensor's value */
+  val (*number)(op_ctx *c, int arg, int elem, tpu_dtype d,
+                bool weak); /* an operand filled from the host at each call */
   val (*rng)(op_ctx *c, int64_t words);
-  void (*constant)(op_ctx *c, int arg);                             /* the number's value joins the key */
-  void (*classify)(op_ctx *c, int arg);                             /* whether it is 0 or 1 joins the key */
+  void (*constant)(op_ctx *c, int arg); /* the number's value joins the key */
+  void (*classify)(op_ctx *c, int arg); /* whether it is 0 or 1 joins the key */
   int (*precision)(op_ctx *c);
   tpu_dtype (*default_dtype)(op_ctx *c);
 } op_env;
@@ -42,14 +43,15 @@ struct op_ctx {
   op_result *results, **results_end;
 };
 
-void op_ctx_init(op_ctx *c, ir_graph *g, const char *name, const tpu_value *args, int nargs, const op_env *env, void *owner);
+void op_ctx_init(op_ctx *c, ir_graph *g, const char *name, const tpu_value *args, int nargs, const op_env *env,
+                 void *owner);
 
 /* Row i of the linker's table; NULL past the end. */
 const op_row *op_row_at(int i);
 /* dtype and value of a 0-d tensor on the CPU, or of a number argument, for the host side of operands. */
 typedef struct {
-  tpu_dtype dtype;    /* BOOL, I64, F64 or C128 for Python numbers */
-  bool weak;          /* Python number */
+  tpu_dtype dtype; /* BOOL, I64, F64 or C128 for Python numbers */
+  bool weak;       /* Python number */
   bool is_int;
   int64_t i;
   double re, im;

@@ -149,7 +149,8 @@ static void triangle_indices(op_ctx *c, bool lower) {
   int64_t pos[1] = {n};
   val p = t_iota(c, TPU_I64, 1, pos, 0);
   val lo = P_NUM(p, 0), hi = ir_const_i(G, TPU_I64, rows, 1, pos);
-  ir_gather_dims g = {.ncollapsed = 1, .collapsed_dims = (int[]){0}, .nstart = 1, .start_index_map = (int[]){0}, .index_vector_dim = 1};
+  ir_gather_dims g = {
+      .ncollapsed = 1, .collapsed_dims = (int[]){0}, .nstart = 1, .start_index_map = (int[]){0}, .index_vector_dim = 1};
   int64_t one = 1;
   for (int64_t left = rows; left > 0; left /= 2) { /* binary search: total[lo - 1] <= p < total[hi] */
     val mid = P_DIV(P_ADD(lo, hi), P_NUM(lo, 2));

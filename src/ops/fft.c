@@ -78,7 +78,8 @@ OP(fft_r2c, "aten::_fft_r2c") {
   for (int i = 0; i < x->ndim; i++) dims[i] = i == d[n - 1] && INT(3) ? last / 2 + 1 : x->dims[i];
   val y;
   if (ir_numel(x) == 0) y = t_zeros(c, z, x->ndim, dims);
-  else if (INT(3)) y = complex_transform(c, transform(c, t_cast(c, x, ir_real_dtype(z)), IR_RFFT, d + n - 1, 1, last), d, n - 1, true);
+  else if (INT(3))
+    y = complex_transform(c, transform(c, t_cast(c, x, ir_real_dtype(z)), IR_RFFT, d + n - 1, 1, last), d, n - 1, true);
   else y = complex_transform(c, t_cast(c, x, z), d, n, true);
   RET(normalized(c, y, INT(2), count));
 }

@@ -7,19 +7,21 @@
 
 enum { MAX_ARGS = 8 };
 
-/* Where argument i of the inner row comes from: argument i of the call, element k of it if it is a list; or a constant. */
+/* Where argument i of the inner row comes from: argument i of the call, element k of it if it is a list; or a constant.
+ */
 typedef struct {
   op_ctx *outer;
   int k;
   bool list[MAX_ARGS], given[MAX_ARGS];
-  const tpu_value *args;
   val tensors[MAX_ARGS]; /* an element that is no argument of the call: one number out of a tensor of them */
 } element;
 
 static val element_tensor(op_ctx *c, int arg, int elem) {
   element *e = c->owner;
   if (e->tensors[arg]) return e->tensors[arg];
-  return e->list[arg] ? op_list_tensor(e->outer, arg, e->k) : elem ? op_list_tensor(e->outer, arg, elem) : op_tensor(e->outer, arg);
+  return e->list[arg] ? op_list_tensor(e->outer, arg, e->k)
+         : elem       ? op_list_tensor(e->outer, arg, elem)
+                      : op_tensor(e->outer, arg);
 }
 
 static val element_number(op_ctx *c, int arg, int elem, tpu_dtype d, bool weak) {
@@ -53,7 +55,9 @@ static void element_classify(op_ctx *c, int arg) {
   element *e = c->owner;
   if (e->given[arg]) e->outer->env->classify(e->outer, arg);
 }
-static int element_precision(op_ctx *c) { return ((element *)c->owner)->outer->env->precision(((element *)c->owner)->outer); }
+static int element_precision(op_ctx *c) {
+  return ((element *)c->owner)->outer->env->precision(((element *)c->owner)->outer);
+}
 static tpu_dtype element_default_dtype(op_ctx *c) { return op_default_dtype(((element *)c->owner)->outer); }
 
 static const op_env element_env = {element_tensor,   element_number,    element_rng,          element_constant,
@@ -87,7 +91,7 @@ static void map(op_ctx *c, const char *name, int of, unsigned ones, int spread) 
   int n = op_list_len(c, of);
   for (int k = 0; k < n && !ir_failed(G); k++) {
     tpu_value args[MAX_ARGS] = {{0}};
-    element e = {.outer = c, .k = k, .args = args};
+    element e = {.outer = c, .k = k};
     for (int i = 0; i < MAX_ARGS; i++) {
       if (i >= c->nargs || c->args[i].tag == TPU_NONE) {
         if (ones >> i & 1) args[i] = (tpu_value){.tag = TPU_INT, .u.i = 1};

@@ -29,11 +29,17 @@ static bool read_args(op_ctx *c, sampler *s, int n, int input, int grid, int at)
   val x = T(input), g = T(grid);
   if (ir_failed(G)) return false;
   if (x->ndim != n + 2 || g->ndim != n + 2 || g->dims[n + 1] != n || g->dims[0] != x->dims[0]) {
-    op_fail(c, TPU_ERR_RUNTIME, "grid_sampler(): expected input and grid to have %d dimensions, the same batch size, and %d coordinates",
+    op_fail(c, TPU_ERR_RUNTIME,
+            "grid_sampler(): expected input and grid to have %d dimensions, the same batch size, and %d coordinates",
             n + 2, n);
     return false;
   }
-  *s = (sampler){.n = n, .mode = (int)INT(at), .padding = (int)INT(at + 1), .align = INT(at + 2), .batch = x->dims[0], .channels = x->dims[1]};
+  *s = (sampler){.n = n,
+                 .mode = (int)INT(at),
+                 .padding = (int)INT(at + 1),
+                 .align = INT(at + 2),
+                 .batch = x->dims[0],
+                 .channels = x->dims[1]};
   int64_t plane = 1;
   s->points = 1;
   for (int i = 0; i < n; i++) {
@@ -41,7 +47,8 @@ static bool read_args(op_ctx *c, sampler *s, int n, int input, int grid, int at)
     plane *= x->dims[i + 2];
     s->points *= g->dims[i + 1];
   }
-  if (n == 3 && s->mode == BICUBIC) op_fail(c, TPU_ERR_RUNTIME, "grid_sampler(): bicubic interpolation only supports 4D input");
+  if (n == 3 && s->mode == BICUBIC)
+    op_fail(c, TPU_ERR_RUNTIME, "grid_sampler(): bicubic interpolation only supports 4D input");
   s->m = t_opmath((tpu_dtype)x->dtype);
   s->x = t_reshape(c, t_cast(c, x, s->m), 3, (const int64_t[]){s->batch, s->channels, plane});
   s->grid = t_reshape(c, t_cast(c, g, s->m), 3, (const int64_t[]){s->batch, s->points, n});
@@ -50,7 +57,8 @@ static bool read_args(op_ctx *c, sampler *s, int n, int input, int grid, int at)
 
 static bool nothing(const sampler *s) { return s->batch * s->channels * s->points == 0; }
 
-/* ---- coordinates --------------------------------------------------------------------------------------------------- */
+/* ---- coordinates ---------------------------------------------------------------------------------------------------
+ */
 
 /* Clamped to [0, size - 1]; NaN goes to 0. *grad becomes 0 where it is clamped. */
 static val clip(op_ctx *c, val x, int64_t size, val *grad) {
@@ -126,13 +134,14 @@ static void make_axis(op_ctx *c, const sampler *s, int dim, axis *q) {
   q->slope[1] = P_NUM(f, 1);
 }
 
-/* ---- taps ---------------------------------------------------------------------------------------------------------- */
+/* ---- taps ----------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct {
-  val index;                 /* int32 [batch, points] in the plane, inside it */
-  val inside;                /* whether the place exists */
-  val weight;                /* product over the axes */
-  val slope[MAX_SPATIAL];    /* its derivative along each axis */
+  val index;              /* int32 [batch, points] in the plane, inside it */
+  val inside;             /* whether the place exists */
+  val weight;             /* product over the axes */
+  val slope[MAX_SPATIAL]; /* its derivative along each axis */
 } tap;
 
 static int count_taps(const sampler *s, const axis *q) {
@@ -166,8 +175,15 @@ static const int batch_dim = 0, plane_dim = 2, channel_dim = 1;
 
 /* The inputs at a tap: [batch, channels, points] */
 static val read_tap(op_ctx *c, const sampler *s, const tap *t) {
-  ir_gather_dims g = {.noffset = 1, .offset_dims = &channel_dim, .ncollapsed = 1, .collapsed_dims = &plane_dim, .nbatching = 1,
-                      .operand_batching = &batch_dim, .indices_batching = &batch_dim, .nstart = 1, .start_index_map = &plane_dim,
+  ir_gather_dims g = {.noffset = 1,
+                      .offset_dims = &channel_dim,
+                      .ncollapsed = 1,
+                      .collapsed_dims = &plane_dim,
+                      .nbatching = 1,
+                      .operand_batching = &batch_dim,
+                      .indices_batching = &batch_dim,
+                      .nstart = 1,
+                      .start_index_map = &plane_dim,
                       .index_vector_dim = 2};
   return ir_gather(G, s->x, t->index, &g, (const int64_t[]){1, s->channels, 1}, false);
 }
@@ -227,10 +243,18 @@ static void sample_backward(op_ctx *c, int n) {
     tap t;
     make_tap(c, &s, q, k, &t);
     if (for_input) {
-      ir_scatter_dims d = {.nwindow = 1, .update_window_dims = &channel_dim, .ninserted = 1, .inserted_window_dims = &plane_dim,
-                           .nbatching = 1, .operand_batching = &batch_dim, .indices_batching = &batch_dim, .nscatter = 1,
-                           .scatter_dims_to_operand = &plane_dim, .index_vector_dim = 2};
-      val part = ir_select(G, over_channels(c, &s, t.inside), P_MUL(g, over_channels(c, &s, t.weight)), t_like(c, g, 0));
+      ir_scatter_dims d = {.nwindow = 1,
+                           .update_window_dims = &channel_dim,
+                           .ninserted = 1,
+                           .inserted_window_dims = &plane_dim,
+                           .nbatching = 1,
+                           .operand_batching = &batch_dim,
+                           .indices_batching = &batch_dim,
+                           .nscatter = 1,
+                           .scatter_dims_to_operand = &plane_dim,
+                           .index_vector_dim = 2};
+      val part =
+          ir_select(G, over_channels(c, &s, t.inside), P_MUL(g, over_channels(c, &s, t.weight)), t_like(c, g, 0));
       gx = ir_scatter(G, gx, t.index, part, &d, IR_ADD, false, false);
     }
     if (!for_grid) continue;

@@ -44,7 +44,8 @@ static val extreme(op_ctx *c, bool max, val a, val b) {
   val v[2] = {a, b};
   t_prepare(c, v, 2);
   if (ir_failed(G)) return a;
-  if (!ir_is_float((tpu_dtype)v[0]->dtype)) return binary_or_bool(c, max ? IR_MAX : IR_MIN, max ? IR_OR : IR_AND, v[0], v[1]);
+  if (!ir_is_float((tpu_dtype)v[0]->dtype))
+    return binary_or_bool(c, max ? IR_MAX : IR_MIN, max ? IR_OR : IR_AND, v[0], v[1]);
   val first = ir_compare(G, max ? IR_GT : IR_LT, v[0], v[1]);
   return ir_select(G, ir_binary(G, IR_OR, first, ir_compare(G, IR_NE, v[0], v[0])), v[0], v[1]);
 }

@@ -33,7 +33,8 @@ static tpu_dtype promote(op_ctx *c, tpu_dtype a, tpu_dtype b) {
   if (a == TPU_BOOL) return b;
   if (b == TPU_BOOL) return a;
   if (is_new_unsigned(a) || is_new_unsigned(b)) {
-    op_fail(c, TPU_ERR_RUNTIME, "Promotion for uint16, uint32, uint64 types is not supported, attempted to promote %s and %s",
+    op_fail(c, TPU_ERR_RUNTIME,
+            "Promotion for uint16, uint32, uint64 types is not supported, attempted to promote %s and %s",
             tpu_dtype_name(a), tpu_dtype_name(b));
     return a;
   }
@@ -137,9 +138,13 @@ val t_broadcast_to(op_ctx *c, val x, int ndim, const int64_t *dims) {
 void t_broadcast(op_ctx *c, val *v, int n) {
   int64_t dims[MAX_DIMS];
   int ndim = 0;
-  for (int i = 0; i < n; i++) if (v[i]->ndim > ndim) ndim = v[i]->ndim;
+  for (int i = 0; i < n; i++)
+    if (v[i]->ndim > ndim) ndim = v[i]->ndim;
   if (ir_failed(G)) return;
-  if (ndim > MAX_DIMS) { op_fail(c, TPU_ERR_RUNTIME, "%d dimensions are more than %d", ndim, MAX_DIMS); return; }
+  if (ndim > MAX_DIMS) {
+    op_fail(c, TPU_ERR_RUNTIME, "%d dimensions are more than %d", ndim, MAX_DIMS);
+    return;
+  }
   for (int i = 0; i < ndim; i++) dims[i] = 1;
   for (int k = 0; k < n; k++)
     for (int i = 0; i < v[k]->ndim; i++) {

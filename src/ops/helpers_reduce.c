@@ -56,7 +56,8 @@ val t_mean(op_ctx *c, val x, const int *dims, int n, bool keep) {
   val s = t_reduce(c, IR_ADD, t_cast(c, x, t_opmath(d)), dims, n, keep);
   double count = 1;
   if (n == 0) count = (double)ir_numel(x);
-  else for (int i = 0; i < n && !ir_failed(G); i++) count *= (double)x->dims[dims[i]];
+  else
+    for (int i = 0; i < n && !ir_failed(G); i++) count *= (double)x->dims[dims[i]];
   return t_cast(c, t_div(c, s, t_like(c, s, count)), d);
 }
 
@@ -81,7 +82,8 @@ int t_dims_arg(op_ctx *c, int arg, int ndim, int *out) {
 val t_matmul(op_ctx *c, val a, val b) {
   if (ir_failed(G)) return a;
   if (a->ndim < 2 || a->ndim != b->ndim || a->ndim > MAX_DIMS)
-    return op_fail(c, TPU_ERR_RUNTIME, "a matmul needs two values of the same rank >= 2, not %d and %d", a->ndim, b->ndim);
+    return op_fail(c, TPU_ERR_RUNTIME, "a matmul needs two values of the same rank >= 2, not %d and %d", a->ndim,
+                   b->ndim);
   int batch[MAX_DIMS], n = a->ndim - 2, ka = n + 1, kb = n;
   for (int i = 0; i < n; i++) batch[i] = i;
   tpu_dtype d = (tpu_dtype)a->dtype;

@@ -250,7 +250,8 @@ OP(nonzero_static, "aten::nonzero_static") {
 OP(index_select, "aten::index_select") {
   val i = T(2);
   if (!ir_failed(G) && i->dtype != TPU_I32 && i->dtype != TPU_I64)
-    op_fail(c, TPU_ERR_RUNTIME, "index_select(): Expected dtype int32 or int64 for index, got %s", tpu_dtype_name(i->dtype));
+    op_fail(c, TPU_ERR_RUNTIME, "index_select(): Expected dtype int32 or int64 for index, got %s",
+            tpu_dtype_name(i->dtype));
   val x0 = T(0), x = t_at_least_1d(c, x0), y = t_take(c, x, t_dim(c, INT(1), x->ndim), t_at_least_1d(c, T(2)));
   RET(x0->ndim ? y : t_reshape(c, y, 0, NULL));
 }

@@ -2,46 +2,46 @@
  * pivoting and products of Householder reflections are loops over columns that update all of the matrix at once. */
 #include <string.h>
 
-#include "ops/along.h"
 #include "ops/ctx.h" /* for the strides that decide which of A and its transpose PyTorch factors */
+#include "ops/matrix.h"
 #include "ops/pointwise.h"
 
-static bool matrices(op_ctx *c, val x) {
+bool mat_check(op_ctx *c, val x) {
   if (ir_failed(G)) return false;
   if (x->ndim >= 2) return true;
   op_fail(c, TPU_ERR_RUNTIME, "linalg: The input tensor must have at least 2 dimensions.");
   return false;
 }
 
-static int64_t rows_of(val x) { return t_size(x, x->ndim - 2); }
-static int64_t cols_of(val x) { return t_size(x, x->ndim - 1); }
-static val transposed(op_ctx *c, val x) { return ir_failed(G) ? x : t_transpose(c, x, x->ndim - 2, x->ndim - 1); }
+val mat_transpose(op_ctx *c, val x) { return ir_failed(G) ? x : t_transpose(c, x, x->ndim - 2, x->ndim - 1); }
 
-static val conjugate(op_ctx *c, val x) {
+val mat_conj(op_ctx *c, val x) {
   return t_is_complex(x) ? ir_binary(G, IR_COMPLEX, P_UN(REAL, x), P_UN(NEG, P_UN(IMAG, x))) : x;
 }
-static val adjoint(op_ctx *c, val x) { return conjugate(c, transposed(c, x)); }
+val mat_adjoint(op_ctx *c, val x) { return mat_conj(c, mat_transpose(c, x)); }
 
 /* row - column of each element of x, int32 [rows, cols] broadcast to x's dims */
 static val row_minus_column(op_ctx *c, val x) {
-  val r = t_iota_dim(c, TPU_I32, x->ndim, x->ndim - 2, rows_of(x)), k = t_iota_dim(c, TPU_I32, x->ndim, x->ndim - 1, cols_of(x));
+  val r = t_iota_dim(c, TPU_I32, x->ndim, x->ndim - 2, mat_rows(x)),
+      k = t_iota_dim(c, TPU_I32, x->ndim, x->ndim - 1, mat_cols(x));
   return t_broadcast_to(c, t_sub(c, r, k), x->ndim, x->dims);
 }
 
-/* x where row - column <k> 0, else 0 */
-static val triangle(op_ctx *c, val x, ir_cmp k) {
-  return ir_failed(G) ? x : ir_select(G, t_cmp(c, k, row_minus_column(c, x), t_scalar(c, TPU_I32, 0)), x, t_like(c, x, 0));
+val mat_triangle(op_ctx *c, val x, ir_cmp k) {
+  return ir_failed(G) ? x
+                      : ir_select(G, t_cmp(c, k, row_minus_column(c, x), t_scalar(c, TPU_I32, 0)), x, t_like(c, x, 0));
 }
 static val with_unit_diagonal(op_ctx *c, val x) {
-  return ir_failed(G) ? x : ir_select(G, t_cmp(c, IR_EQ, row_minus_column(c, x), t_scalar(c, TPU_I32, 0)), t_like(c, x, 1), x);
+  return ir_failed(G)
+             ? x
+             : ir_select(G, t_cmp(c, IR_EQ, row_minus_column(c, x), t_scalar(c, TPU_I32, 0)), t_like(c, x, 1), x);
 }
-static val identity(op_ctx *c, val like) { return with_unit_diagonal(c, t_like(c, like, 0)); }
+val mat_identity(op_ctx *c, val like) { return with_unit_diagonal(c, t_like(c, like, 0)); }
 
-/* The diagonal, [.., min(rows, cols)]. */
-static val diagonal(op_ctx *c, val x) {
-  int64_t n = rows_of(x) < cols_of(x) ? rows_of(x) : cols_of(x);
+val mat_diagonal(op_ctx *c, val x) {
+  int64_t n = mat_rows(x) < mat_cols(x) ? mat_rows(x) : mat_cols(x);
   x = t_narrow(c, t_narrow(c, x, x->ndim - 2, 0, n, 1), x->ndim - 1, 0, n, 1);
-  return t_sum(c, triangle(c, x, IR_EQ), (int[]){x->ndim - 2}, 1, false);
+  return t_sum(c, mat_triangle(c, x, IR_EQ), (int[]){x->ndim - 2}, 1, false);
 }
 
 /* Both with the same batch dims. */
@@ -70,18 +70,19 @@ static val solve_triangle(op_ctx *c, val a, val b, bool left, bool lower, bool u
   return ir_triangular_solve(G, a, b, left, lower, unit, transpose);
 }
 
-/* ---- triangles and Cholesky ----------------------------------------------------------------------------------------- */
+/* ---- triangles and Cholesky -----------------------------------------------------------------------------------------
+ */
 
 /* (self, B, upper, left, unitriangular) */
 OP(linalg_solve_triangular, "aten::linalg_solve_triangular") {
   val a = T(0), b = T(1);
-  if (matrices(c, a) && matrices(c, b)) RET(solve_triangle(c, a, b, INT_OR(3, 1), !INT(2), INT_OR(4, 0), 0));
+  if (mat_check(c, a) && mat_check(c, b)) RET(solve_triangle(c, a, b, INT_OR(3, 1), !INT(2), INT_OR(4, 0), 0));
 }
 
 /* (self: b, A, upper, transpose, unitriangular) -> (solution, A as it was, batch dims shared) */
 OP(triangular_solve, "aten::triangular_solve") {
   val b = T(0), a = T(1);
-  if (!matrices(c, a) || !matrices(c, b)) return;
+  if (!mat_check(c, a) || !mat_check(c, b)) return;
   share_batch(c, &a, &b);
   RETN(0, solve_triangle(c, a, b, true, !INT_OR(2, 1), INT_OR(4, 0), INT_OR(3, 0)));
   RETN(1, a);
@@ -89,12 +90,12 @@ OP(triangular_solve, "aten::triangular_solve") {
 
 static val cholesky(op_ctx *c, val x, bool upper) {
   if (ir_failed(G) || ir_numel(x) == 0) return x;
-  return triangle(c, ir_cholesky(G, x, !upper), upper ? IR_LE : IR_GE);
+  return mat_triangle(c, ir_cholesky(G, x, !upper), upper ? IR_LE : IR_GE);
 }
 
 OP(cholesky, "aten::cholesky") {
   val x = T(0);
-  if (matrices(c, x)) RET(cholesky(c, x, INT_OR(1, 0)));
+  if (mat_check(c, x)) RET(cholesky(c, x, INT_OR(1, 0)));
 }
 
 /* The number of the first diagonal element that `bad` marks, from 1; 0 for none. int32 [..] */
@@ -104,16 +105,17 @@ static val first_bad(op_ctx *c, val bad) {
   val none = ir_const_i(G, TPU_I32, n, bad->ndim, bad->dims);
   if (ir_failed(G)) return bad;
   val first = t_amin(c, ir_select(G, bad, i, none), (int[]){bad->ndim - 1}, 1, false);
-  return t_where(c, t_cmp(c, IR_EQ, first, ir_const_i(G, TPU_I32, n, 0, NULL)), t_scalar(c, TPU_I32, 0), t_add(c, first, t_scalar(c, TPU_I32, 1)));
+  return t_where(c, t_cmp(c, IR_EQ, first, ir_const_i(G, TPU_I32, n, 0, NULL)), t_scalar(c, TPU_I32, 0),
+                 t_add(c, first, t_scalar(c, TPU_I32, 1)));
 }
 
 /* (self, upper, check_errors) -> (L, info); what fails comes out as NaN */
 OP(linalg_cholesky_ex, "aten::linalg_cholesky_ex") {
   val x = T(0);
-  if (!matrices(c, x)) return;
+  if (!mat_check(c, x)) return;
   val l = cholesky(c, x, INT_OR(1, 0));
   RETN(0, l);
-  RETN(1, ir_numel(x) ? first_bad(c, p_isnan(c, diagonal(c, l))) : t_zeros(c, TPU_I32, x->ndim - 2, x->dims));
+  RETN(1, ir_numel(x) ? first_bad(c, p_isnan(c, mat_diagonal(c, l))) : t_zeros(c, TPU_I32, x->ndim - 2, x->dims));
 }
 
 /* x with (L L^H) x = b */
@@ -123,21 +125,21 @@ static val cholesky_solve(op_ctx *c, val b, val l, bool upper) {
 }
 OP(cholesky_solve, "aten::_cholesky_solve_helper") {
   val b = T(0), l = T(1);
-  if (matrices(c, b) && matrices(c, l)) RET(cholesky_solve(c, b, l, INT(2)));
+  if (mat_check(c, b) && mat_check(c, l)) RET(cholesky_solve(c, b, l, INT(2)));
 }
 OP(cholesky_inverse, "aten::cholesky_inverse") {
   val l = T(0);
-  if (matrices(c, l)) RET(cholesky_solve(c, identity(c, l), l, INT_OR(1, 0)));
+  if (mat_check(c, l)) RET(cholesky_solve(c, mat_identity(c, l), l, INT_OR(1, 0)));
 }
 
-/* ---- LU ------------------------------------------------------------------------------------------------------------ */
+/* ---- LU ------------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct {
   val lu, pivots, info; /* pivots: int32 [.., k], from 1; info: int32 [..] */
 } factors;
 
-/* x[.., i, ..] along dim d for a scalar i, kept as size 1 */
-static val at_index(op_ctx *c, val x, int d, val i) {
+val mat_at(op_ctx *c, val x, int d, val i) {
   val start[T_MAX_DIMS];
   int64_t size[T_MAX_DIMS];
   for (int k = 0; k < x->ndim; k++) {
@@ -154,10 +156,10 @@ static void lu_step(op_ctx *c, val *s, bool pivot) {
   val a = s[0], i = s[3];
   int rd = a->ndim - 2, cd = a->ndim - 1;
   if (ir_failed(G)) return;
-  val row = t_iota_dim(c, TPU_I32, a->ndim, rd, rows_of(a)), col = t_iota_dim(c, TPU_I32, a->ndim, cd, cols_of(a));
-  val below = wide(c, t_cmp(c, IR_GT, row, i), a), row_i = at_index(c, a, rd, i), p = i;
+  val row = t_iota_dim(c, TPU_I32, a->ndim, rd, mat_rows(a)), col = t_iota_dim(c, TPU_I32, a->ndim, cd, mat_cols(a));
+  val below = wide(c, t_cmp(c, IR_GT, row, i), a), row_i = mat_at(c, a, rd, i), p = i;
   if (pivot) {
-    val size = P_UN(ABS, at_index(c, a, cd, i)), value, index; /* [.., m, 1] */
+    val size = P_UN(ABS, mat_at(c, a, cd, i)), value, index; /* [.., m, 1] */
     if (ir_failed(G)) return;
     size = ir_select(G, wide(c, t_cmp(c, IR_GE, row, i), size), size, t_like(c, size, -1));
     t_arg_reduce(c, size, rd, true, true, &value, &index);
@@ -169,27 +171,30 @@ static void lu_step(op_ctx *c, val *s, bool pivot) {
     a = ir_select(G, wide(c, t_cmp(c, IR_EQ, row, i), a), wide(c, row_p, a), a);
     row_i = row_p;
   }
-  val d = at_index(c, row_i, cd, i), zero = t_like(c, d, 0); /* [.., 1, 1] */
+  val d = mat_at(c, row_i, cd, i), zero = t_like(c, d, 0); /* [.., 1, 1] */
   if (ir_failed(G)) return;
-  val singular = P_CMP(EQ, d, zero), column = at_index(c, a, cd, i);
+  val singular = P_CMP(EQ, d, zero), column = mat_at(c, a, cd, i);
   val l = ir_select(G, wide(c, singular, column), column, P_DIV(column, wide(c, d, column)));
   val update = P_SUB(a, P_MUL(wide(c, l, a), wide(c, row_i, a)));
   a = ir_select(G, P_AND(below, wide(c, t_cmp(c, IR_GT, col, i), a)), update, a);
   s[0] = ir_select(G, P_AND(below, wide(c, t_cmp(c, IR_EQ, col, i), a)), wide(c, l, a), a);
-  val k = t_iota_dim(c, TPU_I32, s[1]->ndim, s[1]->ndim - 1, cols_of(s[1]));
+  val k = t_iota_dim(c, TPU_I32, s[1]->ndim, s[1]->ndim - 1, mat_cols(s[1]));
   val number = t_add(c, p, t_scalar(c, TPU_I32, 1));
   if (pivot) number = t_squeeze(c, number, number->ndim - 1);
   s[1] = ir_select(G, wide(c, t_cmp(c, IR_EQ, k, i), s[1]), wide(c, number, s[1]), s[1]);
   val bad = t_reshape(c, singular, s[2]->ndim, s[2]->dims);
-  s[2] = t_where(c, t_and(c, bad, t_cmp(c, IR_EQ, s[2], t_scalar(c, TPU_I32, 0))), t_add(c, i, t_scalar(c, TPU_I32, 1)), s[2]);
+  s[2] = t_where(c, t_and(c, bad, t_cmp(c, IR_EQ, s[2], t_scalar(c, TPU_I32, 0))), t_add(c, i, t_scalar(c, TPU_I32, 1)),
+                 s[2]);
   s[3] = t_add(c, i, t_scalar(c, TPU_I32, 1));
 }
 
 static factors lu(op_ctx *c, val a, bool pivot) {
-  int64_t k = rows_of(a) < cols_of(a) ? rows_of(a) : cols_of(a), dims[T_MAX_DIMS];
+  int64_t k = mat_rows(a) < mat_cols(a) ? mat_rows(a) : mat_cols(a), dims[T_MAX_DIMS];
   memcpy(dims, a->dims, (size_t)(a->ndim - 2) * sizeof *dims);
   dims[a->ndim - 2] = k;
-  val init[4] = {a, t_zeros(c, TPU_I32, a->ndim - 1, dims), t_zeros(c, TPU_I32, a->ndim - 2, dims), t_scalar(c, TPU_I32, 0)}, s[4], out[4];
+  val init[4] = {a, t_zeros(c, TPU_I32, a->ndim - 1, dims), t_zeros(c, TPU_I32, a->ndim - 2, dims),
+                 t_scalar(c, TPU_I32, 0)},
+      s[4], out[4];
   if (ir_failed(G) || ir_numel(a) == 0) return (factors){a, init[1], init[2]};
   ir_while_begin(G, init, 4, s);
   ir_while_body(G, ir_compare(G, IR_LT, s[3], ir_const_i(G, TPU_I32, k, 0, NULL)), s);
@@ -200,7 +205,7 @@ static factors lu(op_ctx *c, val a, bool pivot) {
 
 /* Pivots as an order of m rows: row i of the permuted matrix is row order[i]. int32 [.., m] */
 static val row_order(op_ctx *c, val pivots, int64_t m) {
-  int64_t dims[T_MAX_DIMS], k = cols_of(pivots);
+  int64_t dims[T_MAX_DIMS], k = mat_cols(pivots);
   if (ir_failed(G)) return pivots;
   int last = pivots->ndim - 1;
   memcpy(dims, pivots->dims, (size_t)pivots->ndim * sizeof *dims);
@@ -211,9 +216,10 @@ static val row_order(op_ctx *c, val pivots, int64_t m) {
   if (ir_numel(pivots) == 0 || ir_failed(G)) return place;
   ir_while_begin(G, init, 2, s);
   ir_while_body(G, ir_compare(G, IR_LT, s[1], ir_const_i(G, TPU_I32, k, 0, NULL)), s);
-  val p = t_sub(c, at_index(c, pivots, last, s[1]), t_scalar(c, TPU_I32, 1)), is_p = t_cmp(c, IR_EQ, place, p), zero = t_like(c, place, 0);
+  val p = t_sub(c, mat_at(c, pivots, last, s[1]), t_scalar(c, TPU_I32, 1)), is_p = t_cmp(c, IR_EQ, place, p),
+      zero = t_like(c, place, 0);
   if (ir_failed(G)) return place;
-  val here = at_index(c, s[0], last, s[1]), there = t_sum(c, ir_select(G, is_p, s[0], zero), &last, 1, true);
+  val here = mat_at(c, s[0], last, s[1]), there = t_sum(c, ir_select(G, is_p, s[0], zero), &last, 1, true);
   val o = ir_select(G, is_p, wide(c, here, place), s[0]);
   o = ir_select(G, t_cmp(c, IR_EQ, place, s[1]), wide(c, there, place), o);
   ir_while_end(G, (const val[]){o, t_add(c, s[1], t_scalar(c, TPU_I32, 1))}, out);
@@ -232,9 +238,9 @@ static val order_rows(op_ctx *c, val b, val order, bool inverse) {
 
 /* x with A x = b or A^H x = b (left), x A = b or x A^H = b, from A's factors. */
 static val lu_solve(op_ctx *c, val f, val pivots, val b, bool left, bool adj) {
-  if (!left) return adjoint(c, lu_solve(c, f, pivots, adjoint(c, b), true, !adj));
+  if (!left) return mat_adjoint(c, lu_solve(c, f, pivots, mat_adjoint(c, b), true, !adj));
   share_batch(c, &f, &b);
-  val order = row_order(c, pivots, rows_of(f));
+  val order = row_order(c, pivots, mat_rows(f));
   if (adj) {
     val y = solve_triangle(c, f, b, true, false, false, 2);
     return order_rows(c, solve_triangle(c, f, y, true, true, true, 2), order, true);
@@ -246,7 +252,7 @@ static val lu_solve(op_ctx *c, val f, val pivots, val b, bool left, bool adj) {
 /* (A, pivot, check_errors) -> (LU, pivots, info) */
 OP(linalg_lu_factor_ex, "aten::linalg_lu_factor_ex") {
   val a = T(0);
-  if (!matrices(c, a)) return;
+  if (!mat_check(c, a)) return;
   factors f = lu(c, a, INT_OR(1, 1));
   RETN(0, f.lu);
   RETN(1, f.pivots);
@@ -254,7 +260,7 @@ OP(linalg_lu_factor_ex, "aten::linalg_lu_factor_ex") {
 }
 
 static void ret_plu(op_ctx *c, val f, val pivots, bool triangles, bool permutation) {
-  int64_t m = rows_of(f), n = cols_of(f), k = m < n ? m : n, dims[T_MAX_DIMS], none = 0;
+  int64_t m = mat_rows(f), n = mat_cols(f), k = m < n ? m : n, dims[T_MAX_DIMS], none = 0;
   if (ir_failed(G)) return;
   tpu_dtype d = (tpu_dtype)f->dtype;
   if (permutation) {
@@ -267,8 +273,8 @@ static void ret_plu(op_ctx *c, val f, val pivots, bool triangles, bool permutati
     RETN(0, t_zeros(c, d, 1, &none));
   }
   if (triangles) {
-    RETN(1, with_unit_diagonal(c, triangle(c, t_narrow(c, f, f->ndim - 1, 0, k, 1), IR_GT)));
-    RETN(2, triangle(c, t_narrow(c, f, f->ndim - 2, 0, k, 1), IR_LE));
+    RETN(1, with_unit_diagonal(c, mat_triangle(c, t_narrow(c, f, f->ndim - 1, 0, k, 1), IR_GT)));
+    RETN(2, mat_triangle(c, t_narrow(c, f, f->ndim - 2, 0, k, 1), IR_LE));
   } else {
     RETN(1, t_zeros(c, d, 1, &none));
     RETN(2, t_zeros(c, d, 1, &none));
@@ -278,13 +284,13 @@ static void ret_plu(op_ctx *c, val f, val pivots, bool triangles, bool permutati
 /* (LU_data, LU_pivots, unpack_data, unpack_pivots) -> (P, L, U) */
 OP(lu_unpack, "aten::lu_unpack") {
   val f = T(0);
-  if (matrices(c, f)) ret_plu(c, f, T(1), INT_OR(2, 1), INT_OR(3, 1));
+  if (mat_check(c, f)) ret_plu(c, f, T(1), INT_OR(2, 1), INT_OR(3, 1));
 }
 
 /* (A, pivot) -> (P, L, U) */
 OP(linalg_lu, "aten::linalg_lu") {
   val a = T(0);
-  if (!matrices(c, a)) return;
+  if (!mat_check(c, a)) return;
   factors f = lu(c, a, INT_OR(1, 1));
   ret_plu(c, f.lu, f.pivots, true, INT_OR(1, 1));
 }
@@ -292,22 +298,23 @@ OP(linalg_lu, "aten::linalg_lu") {
 /* (LU, pivots, B, left, adjoint) */
 OP(linalg_lu_solve, "aten::linalg_lu_solve") {
   val f = T(0), b = T(2);
-  if (matrices(c, f) && matrices(c, b)) RET(lu_solve(c, f, T(1), b, INT_OR(3, 1), INT_OR(4, 0)));
+  if (mat_check(c, f) && mat_check(c, b)) RET(lu_solve(c, f, T(1), b, INT_OR(3, 1), INT_OR(4, 0)));
 }
 
 OP(linalg_inv_ex, "aten::linalg_inv_ex") {
   val a = T(0);
-  if (!matrices(c, a)) return;
+  if (!mat_check(c, a)) return;
   factors f = lu(c, a, true);
-  RETN(0, lu_solve(c, f.lu, f.pivots, identity(c, a), true, false));
+  RETN(0, lu_solve(c, f.lu, f.pivots, mat_identity(c, a), true, false));
   RETN(1, f.info);
 }
 
 /* (A, B, left, check_errors) -> (result, LU, pivots, info) */
 OP(linalg_solve_ex, "aten::_linalg_solve_ex") {
   val a = T(0), b = T(1);
-  if (!matrices(c, a)) return;
-  bool vector = b->ndim == 1 || (b->ndim == a->ndim - 1 && !memcmp(b->dims, a->dims, (size_t)b->ndim * sizeof *b->dims));
+  if (!mat_check(c, a)) return;
+  bool vector =
+      b->ndim == 1 || (b->ndim == a->ndim - 1 && !memcmp(b->dims, a->dims, (size_t)b->ndim * sizeof *b->dims));
   factors f = lu(c, a, true);
   val x = lu_solve(c, f.lu, f.pivots, vector ? t_unsqueeze(c, b, b->ndim) : b, INT_OR(2, 1), false);
   RETN(0, vector && !ir_failed(G) ? t_squeeze(c, x, x->ndim - 1) : x);
@@ -316,7 +323,8 @@ OP(linalg_solve_ex, "aten::_linalg_solve_ex") {
   RETN(3, f.info);
 }
 
-/* For determinants PyTorch factors the transpose of a contiguous real matrix, and its gradient formulas count on that. */
+/* For determinants PyTorch factors the transpose of a contiguous real matrix, and its gradient formulas count on that.
+ */
 static bool factors_transpose(op_ctx *c, val a) {
   if (c->args[0].tag != TPU_TENSOR || t_is_complex(a)) return false;
   const tpu_tensor *t = c->args[0].u.tensor;
@@ -331,7 +339,7 @@ static bool factors_transpose(op_ctx *c, val a) {
 /* -1 for an odd number of swaps, else 1: [..] in a's dtype */
 static val parity(op_ctx *c, val pivots, tpu_dtype d) {
   int last = pivots->ndim - 1;
-  val k = t_add(c, t_iota_dim(c, TPU_I32, pivots->ndim, last, cols_of(pivots)), t_scalar(c, TPU_I32, 1));
+  val k = t_add(c, t_iota_dim(c, TPU_I32, pivots->ndim, last, mat_cols(pivots)), t_scalar(c, TPU_I32, 1));
   val swaps = t_sum(c, t_cast(c, t_cmp(c, IR_NE, pivots, k), TPU_I32), &last, 1, false);
   val odd = t_and(c, swaps, t_scalar(c, TPU_I32, 1));
   return t_sub(c, t_scalar(c, d, 1), t_cast(c, t_add(c, odd, odd), d));
@@ -339,9 +347,9 @@ static val parity(op_ctx *c, val pivots, tpu_dtype d) {
 
 OP(linalg_det, "aten::_linalg_det") {
   val a = T(0);
-  if (!matrices(c, a)) return;
-  factors f = lu(c, factors_transpose(c, a) ? transposed(c, a) : a, true);
-  val d = diagonal(c, f.lu);
+  if (!mat_check(c, a)) return;
+  factors f = lu(c, factors_transpose(c, a) ? mat_transpose(c, a) : a, true);
+  val d = mat_diagonal(c, f.lu);
   if (ir_failed(G)) return;
   RETN(0, t_mul(c, t_reduce(c, IR_MUL, d, (int[]){d->ndim - 1}, 1, false), parity(c, f.pivots, (tpu_dtype)a->dtype)));
   RETN(1, f.lu);
@@ -350,9 +358,9 @@ OP(linalg_det, "aten::_linalg_det") {
 
 OP(linalg_slogdet, "aten::_linalg_slogdet") {
   val a = T(0);
-  if (!matrices(c, a)) return;
-  factors f = lu(c, factors_transpose(c, a) ? transposed(c, a) : a, true);
-  val d = diagonal(c, f.lu);
+  if (!mat_check(c, a)) return;
+  factors f = lu(c, factors_transpose(c, a) ? mat_transpose(c, a) : a, true);
+  val d = mat_diagonal(c, f.lu);
   if (ir_failed(G)) return;
   int last = d->ndim - 1;
   RETN(0, t_mul(c, t_reduce(c, IR_MUL, P_UN(SIGN, d), &last, 1, false), parity(c, f.pivots, (tpu_dtype)a->dtype)));
@@ -361,37 +369,36 @@ OP(linalg_slogdet, "aten::_linalg_slogdet") {
   RETN(3, f.pivots);
 }
 
-/* ---- Householder reflections ------------------------------------------------------------------------------------------ */
+/* ---- Householder reflections
+ * ------------------------------------------------------------------------------------------ */
 
-/* The first n columns of H_0 H_1 .. H_{k-1}, H_j = I - tau_j v_j v_j^H; v_j stands below the diagonal of column j of a. */
-static val reflections(op_ctx *c, val a, val tau, int64_t n) {
+val mat_reflections(op_ctx *c, val a, val tau, int64_t n) {
   int rd = a->ndim - 2, cd = a->ndim - 1;
   int64_t k = t_size(tau, tau->ndim - 1), dims[T_MAX_DIMS];
   memcpy(dims, a->dims, (size_t)a->ndim * sizeof *dims);
   dims[cd] = n;
-  val start = identity(c, t_zeros(c, (tpu_dtype)a->dtype, a->ndim, dims));
+  val start = mat_identity(c, t_zeros(c, (tpu_dtype)a->dtype, a->ndim, dims));
   if (ir_failed(G) || ir_numel(start) == 0 || k == 0) return start;
   val init[2] = {start, ir_const_i(G, TPU_I32, k - 1, 0, NULL)}, s[2], out[2];
   ir_while_begin(G, init, 2, s);
   ir_while_body(G, ir_compare(G, IR_GE, s[1], t_scalar(c, TPU_I32, 0)), s);
-  val row = t_iota_dim(c, TPU_I32, a->ndim, rd, rows_of(a)), v = at_index(c, a, cd, s[1]);
+  val row = t_iota_dim(c, TPU_I32, a->ndim, rd, mat_rows(a)), v = mat_at(c, a, cd, s[1]);
   v = t_where(c, t_cmp(c, IR_GT, row, s[1]), v, t_scalar(c, (tpu_dtype)a->dtype, 0));
   v = t_where(c, t_cmp(c, IR_EQ, row, s[1]), t_scalar(c, (tpu_dtype)a->dtype, 1), v);
-  val t = t_unsqueeze(c, at_index(c, tau, tau->ndim - 1, s[1]), tau->ndim);
-  val q = t_sub(c, s[0], t_mul(c, t, t_matmul(c, v, t_matmul(c, adjoint(c, v), s[0]))));
+  val t = t_unsqueeze(c, mat_at(c, tau, tau->ndim - 1, s[1]), tau->ndim);
+  val q = t_sub(c, s[0], t_mul(c, t, t_matmul(c, v, t_matmul(c, mat_adjoint(c, v), s[0]))));
   ir_while_end(G, (const val[]){q, t_sub(c, s[1], t_scalar(c, TPU_I32, 1))}, out);
   return out[0];
 }
 
 OP(householder_product, "aten::linalg_householder_product") {
   val a = T(0), tau = T(1);
-  if (matrices(c, a)) RET(reflections(c, a, tau, cols_of(a)));
+  if (mat_check(c, a)) RET(mat_reflections(c, a, tau, mat_cols(a)));
 }
 
-/* Householder's QR: R in and above the diagonal, the reflections below it; tau [.., k]. */
-static void geqrf(op_ctx *c, val a, val *r, val *tau) {
+void mat_geqrf(op_ctx *c, val a, val *r, val *tau) {
   int rd = a->ndim - 2, cd = a->ndim - 1;
-  int64_t m = rows_of(a), n = cols_of(a), k = m < n ? m : n, dims[T_MAX_DIMS];
+  int64_t m = mat_rows(a), n = mat_cols(a), k = m < n ? m : n, dims[T_MAX_DIMS];
   tpu_dtype d = (tpu_dtype)a->dtype;
   memcpy(dims, a->dims, (size_t)rd * sizeof *dims);
   dims[rd] = k;
@@ -402,7 +409,8 @@ static void geqrf(op_ctx *c, val a, val *r, val *tau) {
   ir_while_begin(G, init, 3, s);
   ir_while_body(G, ir_compare(G, IR_LT, s[2], ir_const_i(G, TPU_I32, k, 0, NULL)), s);
   val x = s[0], i = s[2], row = t_iota_dim(c, TPU_I32, a->ndim, rd, m), col = t_iota_dim(c, TPU_I32, a->ndim, cd, n);
-  val column = at_index(c, x, cd, i), alpha = at_index(c, column, rd, i), zero = t_scalar(c, d, 0); /* [.., m, 1], [.., 1, 1] */
+  val column = mat_at(c, x, cd, i), alpha = mat_at(c, column, rd, i),
+      zero = t_scalar(c, d, 0); /* [.., m, 1], [.., 1, 1] */
   val tail = t_where(c, t_cmp(c, IR_GT, row, i), column, zero);
   if (ir_failed(G)) return;
   val size = P_UN(ABS, tail), rest = t_sum(c, t_mul(c, size, size), &rd, 1, true);
@@ -416,7 +424,7 @@ static void geqrf(op_ctx *c, val a, val *r, val *tau) {
   val scale = P_SEL(none, P_NUM(b, 0), P_DIV(P_NUM(b, 1), P_SEL(none, P_NUM(b, 1), P_SUB(alpha, b))));
   val v = t_where(c, t_cmp(c, IR_EQ, row, i), t_scalar(c, d, 1), t_mul(c, tail, scale));
   /* columns to the right: x - conj(tau) v (v^H x) */
-  val update = t_sub(c, x, t_mul(c, conjugate(c, t), t_matmul(c, v, t_matmul(c, adjoint(c, v), x))));
+  val update = t_sub(c, x, t_mul(c, mat_conj(c, t), t_matmul(c, v, t_matmul(c, mat_adjoint(c, v), x))));
   x = t_where(c, t_cmp(c, IR_GT, col, i), update, x);
   val mine = t_where(c, t_cmp(c, IR_GT, row, i), v, column);
   mine = t_where(c, t_cmp(c, IR_EQ, row, i), P_SEL(none, alpha, b), mine);
@@ -430,8 +438,8 @@ static void geqrf(op_ctx *c, val a, val *r, val *tau) {
 
 OP(geqrf, "aten::geqrf") {
   val a = T(0), r, tau;
-  if (!matrices(c, a)) return;
-  geqrf(c, a, &r, &tau);
+  if (!mat_check(c, a)) return;
+  mat_geqrf(c, a, &r, &tau);
   RETN(0, r);
   RETN(1, tau);
 }
@@ -439,63 +447,67 @@ OP(geqrf, "aten::geqrf") {
 /* (A, mode: "reduced", "complete" or "r") -> (Q, R) */
 OP(linalg_qr, "aten::linalg_qr") {
   val a = T(0), r, tau;
-  if (!matrices(c, a)) return;
+  if (!mat_check(c, a)) return;
   const char *mode = op_str(c, 1);
   bool complete = mode[0] == 'c', with_q = mode[0] != 'r' || mode[1] == 'e';
-  int64_t m = rows_of(a), k = m < cols_of(a) ? m : cols_of(a), none = 0;
-  geqrf(c, a, &r, &tau);
+  int64_t m = mat_rows(a), k = m < mat_cols(a) ? m : mat_cols(a), none = 0;
+  mat_geqrf(c, a, &r, &tau);
   if (ir_failed(G)) return;
-  if (with_q) RETN(0, reflections(c, r, tau, complete ? m : k));
+  if (with_q) RETN(0, mat_reflections(c, r, tau, complete ? m : k));
   else RETN(0, t_zeros(c, (tpu_dtype)a->dtype, 1, &none));
-  RETN(1, triangle(c, complete ? r : t_narrow(c, r, r->ndim - 2, 0, k, 1), IR_LE));
+  RETN(1, mat_triangle(c, complete ? r : t_narrow(c, r, r->ndim - 2, 0, k, 1), IR_LE));
 }
 
 /* (self: reflections, tau, other, left, transpose): other times Q or its adjoint */
 OP(ormqr, "aten::ormqr") {
   val a = T(0), tau = T(1), b = T(2);
-  if (!matrices(c, a) || !matrices(c, b)) return;
-  val q = reflections(c, a, tau, rows_of(a));
-  if (INT_OR(4, 0)) q = adjoint(c, q);
+  if (!mat_check(c, a) || !mat_check(c, b)) return;
+  val q = mat_reflections(c, a, tau, mat_rows(a));
+  if (INT_OR(4, 0)) q = mat_adjoint(c, q);
   share_batch(c, &q, &b);
   RET(INT_OR(3, 1) ? t_matmul(c, q, b) : t_matmul(c, b, q));
 }
 
-/* ---- eigenvalues of Hermitian matrices ---------------------------------------------------------------------------------- */
+/* ---- eigenvalues of Hermitian matrices
+ * ---------------------------------------------------------------------------------- */
 
 /* XLA stops at about half the digits of a float64. One step of Ogita and Aishima's refinement gives the rest. */
 static val refined(op_ctx *c, val a, val v) {
   int rd = a->ndim - 2, cd = a->ndim - 1, both[2] = {rd, cd};
-  val vh = adjoint(c, v), r = t_sub(c, identity(c, a), t_matmul(c, vh, v)), s = t_matmul(c, vh, t_matmul(c, a, v));
+  val vh = mat_adjoint(c, v), r = t_sub(c, mat_identity(c, a), t_matmul(c, vh, v)),
+      s = t_matmul(c, vh, t_matmul(c, a, v));
   if (ir_failed(G)) return v;
-  val d = t_div(c, diagonal(c, s), t_sub(c, t_scalar(c, (tpu_dtype)a->dtype, 1), diagonal(c, r)));
+  val d = t_div(c, mat_diagonal(c, s), t_sub(c, t_scalar(c, (tpu_dtype)a->dtype, 1), mat_diagonal(c, r)));
   if (t_is_complex(d)) d = P_UN(REAL, d);
   val row = t_unsqueeze(c, d, cd), col = t_unsqueeze(c, d, rd), gap = t_sub(c, col, row);
-  val rest = t_amax(c, P_UN(ABS, t_sub(c, s, triangle(c, s, IR_EQ))), both, 2, true);
+  val rest = t_amax(c, P_UN(ABS, t_sub(c, s, mat_triangle(c, s, IR_EQ))), both, 2, true);
   val size = t_amax(c, P_UN(ABS, d), (int[]){d->ndim - 1}, 1, true);
   val noise = t_mul(c, t_unsqueeze(c, size, cd), t_amax(c, P_UN(ABS, r), both, 2, true));
-  val limit = t_mul(c, t_add(c, rest, noise), t_scalar(c, (tpu_dtype)d->dtype, 2 * (double)rows_of(a)));
+  val limit = t_mul(c, t_add(c, rest, noise), t_scalar(c, (tpu_dtype)d->dtype, 2 * (double)mat_rows(a)));
   val apart = t_cmp(c, IR_GT, t_abs(c, gap), limit), half = t_mul(c, r, t_like(c, r, 0.5));
-  val x = t_div(c, t_add(c, s, t_mul(c, r, t_cast(c, col, (tpu_dtype)a->dtype))), t_cast(c, t_where(c, apart, gap, t_scalar(c, (tpu_dtype)d->dtype, 1)), (tpu_dtype)a->dtype));
+  val x = t_div(c, t_add(c, s, t_mul(c, r, t_cast(c, col, (tpu_dtype)a->dtype))),
+                t_cast(c, t_where(c, apart, gap, t_scalar(c, (tpu_dtype)d->dtype, 1)), (tpu_dtype)a->dtype));
   return t_add(c, v, t_matmul(c, v, t_where(c, apart, x, half)));
 }
 
 /* (A, UPLO, compute_v) -> (eigenvalues, eigenvectors). XLA's Jacobi iteration; one triangle is read. */
 OP(linalg_eigh, "aten::_linalg_eigh") {
   val a = T(0);
-  if (!matrices(c, a)) return;
+  if (!mat_check(c, a)) return;
   tpu_dtype d = (tpu_dtype)a->dtype, r = ir_real_dtype(d);
   bool lower = op_str(c, 1)[0] != 'U', with_v = INT_OR(2, 1);
   int64_t dims[T_MAX_DIMS], none = 0;
   memcpy(dims, a->dims, (size_t)a->ndim * sizeof *dims);
   val out[2] = {a, t_zeros(c, r, a->ndim - 1, dims)};
   if (ir_numel(a) && !ir_failed(G)) {
-    const char *attrs = arena_printf(ir_arena(G), "backend_config = \"%d,1,100,%s\"", lower, r == TPU_F64 ? "1e-13" : "1e-6");
+    const char *attrs =
+        arena_printf(ir_arena(G), "backend_config = \"%d,1,100,%s\"", lower, r == TPU_F64 ? "1e-13" : "1e-6");
     ir_custom_call(G, "Eigh", attrs, &a, 1, 2, (const tpu_dtype[]){d, r}, (const int[]){a->ndim, a->ndim - 1},
                    (const int64_t *const[]){a->dims, dims}, out);
   }
   if (with_v && r == TPU_F64 && ir_numel(a)) {
-    val t = triangle(c, a, lower ? IR_GE : IR_LE), strict = triangle(c, a, lower ? IR_GT : IR_LT);
-    out[0] = refined(c, t_add(c, t, adjoint(c, strict)), out[0]);
+    val t = mat_triangle(c, a, lower ? IR_GE : IR_LE), strict = mat_triangle(c, a, lower ? IR_GT : IR_LT);
+    out[0] = refined(c, t_add(c, t, mat_adjoint(c, strict)), out[0]);
   }
   RETN(0, out[1]);
   RETN(1, with_v ? out[0] : t_zeros(c, d, 1, &none));

@@ -23,7 +23,8 @@ static val contract_pairs(op_ctx *c, val a, val b, bool batch, int n, const int 
   const val in[2] = {a, b};
   const int *k[2] = {ka, kb};
   val wide[2];
-  int free_dims[2] = {a->ndim - n - batch, b->ndim - n - batch}, rank = batch + free_dims[0] + free_dims[1] + n, last[2];
+  int free_dims[2] = {a->ndim - n - batch, b->ndim - n - batch}, rank = batch + free_dims[0] + free_dims[1] + n,
+      last[2];
   for (int j = 0; j < 2; j++) { /* [batch, free of a, free of b, contracted] with size 1 where this one has none */
     int map[8], at = batch + (j ? free_dims[0] : 0);
     int64_t dims[8];
@@ -46,7 +47,8 @@ static val contract(op_ctx *c, val a, val b, bool batch, int n, const int *ka, c
   tpu_dtype d = (tpu_dtype)a->dtype;
   if (ir_failed(G)) return a;
   if (a->dtype != b->dtype)
-    return op_fail(c, TPU_ERR_RUNTIME, "expected m1 and m2 to have the same dtype, but got: %s != %s", cpp_name(a), cpp_name(b));
+    return op_fail(c, TPU_ERR_RUNTIME, "expected m1 and m2 to have the same dtype, but got: %s != %s", cpp_name(a),
+                   cpp_name(b));
   if (d == TPU_BOOL) return op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "\"addmm_impl_tpu_\" not implemented for 'Bool'");
   if ((d == TPU_I64 || d == TPU_U64) && !ir_is_cpu(G)) return contract_pairs(c, a, b, batch, n, ka, kb);
   int first = 0;
@@ -149,9 +151,11 @@ OP(scaled_mm, "aten::_scaled_mm") {
   val a = t_cast(c, T(0), TPU_BF16), b = t_cast(c, T(1), TPU_BF16), sa = T(2), sb = T(3);
   if (!ranks(c, a, 2, b, 2)) return;
   val p = contract(c, a, b, false, 1, (int[]){1}, (int[]){0});
-  if (sa->dtype != TPU_F32 || sb->dtype != TPU_F32 || (ir_numel(sa) != 1 && (sa->ndim != 2 || sa->dims[0] != a->dims[0] || sa->dims[1] != 1)) ||
+  if (sa->dtype != TPU_F32 || sb->dtype != TPU_F32 ||
+      (ir_numel(sa) != 1 && (sa->ndim != 2 || sa->dims[0] != a->dims[0] || sa->dims[1] != 1)) ||
       (ir_numel(sb) != 1 && (sb->ndim != 2 || sb->dims[0] != 1 || sb->dims[1] != b->dims[1]))) {
-    op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "_scaled_mm on tpu takes float32 scales: one number, or [rows, 1] and [1, columns]");
+    op_fail(c, TPU_ERR_NOT_IMPLEMENTED,
+            "_scaled_mm on tpu takes float32 scales: one number, or [rows, 1] and [1, columns]");
     return;
   }
   if (ir_numel(sa) == 1) sa = t_reshape(c, sa, 0, NULL);

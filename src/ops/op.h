@@ -31,43 +31,44 @@ typedef struct {
 } op_row;
 
 /* The linker collects the rows (section tpu_rows); no list, header or build file is edited. */
-#define OP(id, aten)                                                                                         \
-  static void op_##id(op_ctx *c);                                                                            \
-  static const op_row op_row_##id = {aten, op_##id, __FILE__};                                               \
-  static const op_row *const op_ref_##id __attribute__((used, section("tpu_rows"))) = &op_row_##id;          \
+#define OP(id, aten)                                                                                \
+  static void op_##id(op_ctx *c);                                                                   \
+  static const op_row op_row_##id = {aten, op_##id, __FILE__};                                      \
+  static const op_row *const op_ref_##id __attribute__((used, section("tpu_rows"))) = &op_row_##id; \
   static void op_##id(op_ctx *c)
 
 /* ---- arguments ------------------------------------------------------------------------------------------------- */
 
 ir_graph *op_graph(op_ctx *c);
 int op_nargs(op_ctx *c);
-tpu_tag op_tag(op_ctx *c, int i);               /* what argument i is; TPU_NONE for None and for missing ones */
-val op_tensor(op_ctx *c, int i);                /* the tensor's value (views, conj and neg bits resolved) */
-int op_list_len(op_ctx *c, int i);              /* of Tensor[], int[], Scalar[], float[] */
-val op_list_tensor(op_ctx *c, int i, int k);    /* element k of Tensor[] ; check op_list_defined for Tensor?[] */
+tpu_tag op_tag(op_ctx *c, int i);            /* what argument i is; TPU_NONE for None and for missing ones */
+val op_tensor(op_ctx *c, int i);             /* the tensor's value (views, conj and neg bits resolved) */
+int op_list_len(op_ctx *c, int i);           /* of Tensor[], int[], Scalar[], float[] */
+val op_list_tensor(op_ctx *c, int i, int k); /* element k of Tensor[] ; check op_list_defined for Tensor?[] */
 bool op_list_defined(op_ctx *c, int i, int k);
-val op_number(op_ctx *c, int i);                /* Scalar or float as a weak operand of rank 0 (bool, i64, f64 or c128 until promoted) */
+val op_number(op_ctx *c,
+              int i); /* Scalar or float as a weak operand of rank 0 (bool, i64, f64 or c128 until promoted) */
 val op_list_number(op_ctx *c, int i, int k);
 /* x is a number of the call (S, SL, a 0-d CPU tensor): the same number as an operand of dtype d, converted on the host;
  * else NULL. t_cast asks this first, so that no program takes a float64 operand that it does not want. */
 val op_cast_number(op_ctx *c, val x, tpu_dtype d);
-int64_t op_int(op_ctx *c, int i);               /* int, bool, dtype, ...; error when absent */
+int64_t op_int(op_ctx *c, int i); /* int, bool, dtype, ...; error when absent */
 int64_t op_int_or(op_ctx *c, int i, int64_t absent);
 const int64_t *op_ints(op_ctx *c, int i, int *n); /* int[], bool[]; an int is a list of one; None: n = 0 */
-const char *op_str(op_ctx *c, int i);           /* "" when None */
-double op_const(op_ctx *c, int i);              /* a Scalar or float as a constant: its value becomes part of the key */
+const char *op_str(op_ctx *c, int i);             /* "" when None */
+double op_const(op_ctx *c, int i); /* a Scalar or float as a constant: its value becomes part of the key */
 double op_const_or(op_ctx *c, int i, double absent);
-/* 0 or 1 when the number is exactly that, else -1. Only this, not the value, becomes part of the key: so alpha = 1 costs
- * no multiplication, beta = 0 drops its operand, and any other value is an operand of one program. */
+/* 0 or 1 when the number is exactly that, else -1. Only this, not the value, becomes part of the key: so alpha = 1
+ * costs no multiplication, beta = 0 drops its operand, and any other value is an operand of one program. */
 int op_number_class(op_ctx *c, int i);
 /* x times number i, promoted as t_mul does; x itself when the number is exactly 1. */
 val t_scale(op_ctx *c, val x, int i);
-bool op_const_is_int(op_ctx *c, int i);         /* the number is a Python int or bool */
+bool op_const_is_int(op_ctx *c, int i); /* the number is a Python int or bool */
 /* Philox state of the call's generator, tensor<2xui64>. words: how many 32-bit numbers the op draws at most; the
  * generator's offset moves on by ceil(words / 4), so that no number is used twice. */
 val op_rng(op_ctx *c, int64_t words);
-tpu_dtype op_default_dtype(op_ctx *c);          /* torch.get_default_dtype() */
-int op_precision(op_ctx *c, tpu_dtype d);       /* precision for ir_dot / ir_conv: the user's choice for float32, else 0 */
+tpu_dtype op_default_dtype(op_ctx *c);    /* torch.get_default_dtype() */
+int op_precision(op_ctx *c, tpu_dtype d); /* precision for ir_dot / ir_conv: the user's choice for float32, else 0 */
 
 #define T(i) op_tensor(c, i)
 #define TL(i, k) op_list_tensor(c, i, k)
@@ -80,8 +81,8 @@ int op_precision(op_ctx *c, tpu_dtype d);       /* precision for ir_dot / ir_con
 
 /* ---- results --------------------------------------------------------------------------------------------------- */
 
-void op_ret(op_ctx *c, int ret, val v);                    /* result number `ret` */
-void op_ret_list(op_ctx *c, int ret, int elem, val v);     /* element of a Tensor[] result */
+void op_ret(op_ctx *c, int ret, val v);                /* result number `ret` */
+void op_ret_list(op_ctx *c, int ret, int elem, val v); /* element of a Tensor[] result */
 /* For an argument that the schema marks as written but does not return (running_mean, foreach lists, found_inf). */
 void op_write(op_ctx *c, int arg, int elem, val v);
 /* dtype and sizes of result `ret` as PyTorch's meta kernel gives them; NULL when unknown. For factories and whatever
@@ -92,7 +93,8 @@ const tpu_meta *op_meta(op_ctx *c, int ret);
 
 val op_fail(op_ctx *c, tpu_err_kind kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* ---- helpers that promote and broadcast as PyTorch does (helpers.c) ----------------------------------------------- */
+/* ---- helpers that promote and broadcast as PyTorch does (helpers.c) -----------------------------------------------
+ */
 
 /* PyTorch's result_type of the values: tensors with dims over 0-d tensors over Python numbers. */
 tpu_dtype t_result_type(op_ctx *c, const val *v, int n);
@@ -116,8 +118,8 @@ void t_prepare(op_ctx *c, val *v, int n);
 val t_add(op_ctx *c, val a, val b);
 val t_sub(op_ctx *c, val a, val b);
 val t_mul(op_ctx *c, val a, val b);
-val t_div(op_ctx *c, val a, val b);   /* true division: integers become the default dtype */
-val t_max(op_ctx *c, val a, val b);   /* NaN wins */
+val t_div(op_ctx *c, val a, val b); /* true division: integers become the default dtype */
+val t_max(op_ctx *c, val a, val b); /* NaN wins */
 val t_min(op_ctx *c, val a, val b);
 val t_pow(op_ctx *c, val a, val b);
 val t_and(op_ctx *c, val a, val b);
@@ -144,14 +146,15 @@ val t_narrow(op_ctx *c, val x, int dim, int64_t start, int64_t length, int64_t s
 val t_concat(op_ctx *c, const val *v, int n, int dim);
 val t_iota(op_ctx *c, tpu_dtype d, int ndim, const int64_t *dims, int dim);
 
-/* Reductions over dims (n = 0 and dims NULL: all), with or without keeping them as size 1. Result in x's dtype; sums and
- * products of reduced floats accumulate in float32. */
+/* Reductions over dims (n = 0 and dims NULL: all), with or without keeping them as size 1. Result in x's dtype; sums
+ * and products of reduced floats accumulate in float32. */
 val t_reduce(op_ctx *c, ir_opcode body, val x, const int *dims, int n, bool keep);
 val t_sum(op_ctx *c, val x, const int *dims, int n, bool keep);
 val t_mean(op_ctx *c, val x, const int *dims, int n, bool keep);
 val t_amax(op_ctx *c, val x, const int *dims, int n, bool keep); /* NaN wins */
 val t_amin(op_ctx *c, val x, const int *dims, int n, bool keep);
-/* Reads an int[]? dims argument: None or empty means all dims (sorted, wrapped, checked for repeats). Returns the count. */
+/* Reads an int[]? dims argument: None or empty means all dims (sorted, wrapped, checked for repeats). Returns the
+ * count. */
 int t_dims_arg(op_ctx *c, int arg, int ndim, int *out);
 /* Matmul of [..., m, k] x [..., k, n] with equal batch dims; result in a's dtype, accumulated in float32 or wider. */
 val t_matmul(op_ctx *c, val a, val b);

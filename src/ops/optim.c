@@ -1,9 +1,10 @@
-/* Fused optimizers: a whole step over all parameters is one program. Computed in float32 (float64 for float64 parameters). */
+/* Fused optimizers: a whole step over all parameters is one program. Computed in float32 (float64 for float64
+ * parameters). */
 #include "ops/along.h"
 
 typedef struct {
-  tpu_dtype m;          /* dtype of the computation */
-  val scale, found;     /* grad_scale and found_inf as numbers, NULL when not given */
+  tpu_dtype m;      /* dtype of the computation */
+  val scale, found; /* grad_scale and found_inf as numbers, NULL when not given */
   bool maximize;
 } step_ctx;
 
@@ -54,7 +55,8 @@ static void adam(op_ctx *c, bool decoupled, bool in_place) {
   for (int k = 0; k < op_list_len(c, 0) && !ir_failed(G); k++) {
     step_ctx s = begin(c, TL(0, k), 13, INT(12));
     val p = t_cast(c, TL(0, k), s.m), m = t_cast(c, TL(2, k), s.m), v = t_cast(c, TL(3, k), s.m);
-    val step = t_cast(c, one(c, TL(5, k)), s.m), lr = number(c, &s, 6), decay = number(c, &s, 9), eps = number(c, &s, 10);
+    val step = t_cast(c, one(c, TL(5, k)), s.m), lr = number(c, &s, 6), decay = number(c, &s, 9),
+        eps = number(c, &s, 10);
     val om1 = one_minus(c, &s, 7), om2 = one_minus(c, &s, 8), g = gradient(c, &s, k, in_place);
     if (ir_failed(G)) return;
     if (decoupled) p = t_mul(c, p, t_sub(c, t_scalar(c, s.m, 1), t_mul(c, lr, decay)));
@@ -108,10 +110,19 @@ static void adagrad(op_ctx *c, bool in_place) {
 }
 
 /* The in-place overloads are rows of their own: what they leave unwritten costs no output. */
-#define FUSED(id, name, call)                                       \
-  OP(id, "aten::_fused_" name) { bool in_place = false; call; }     \
-  OP(id##_, "aten::_fused_" name "_") { bool in_place = true; call; } \
-  OP(id##_lr, "aten::_fused_" name "_.tensor_lr") { bool in_place = true; call; }
+#define FUSED(id, name, call)                       \
+  OP(id, "aten::_fused_" name) {                    \
+    bool in_place = false;                          \
+    call;                                           \
+  }                                                 \
+  OP(id##_, "aten::_fused_" name "_") {             \
+    bool in_place = true;                           \
+    call;                                           \
+  }                                                 \
+  OP(id##_lr, "aten::_fused_" name "_.tensor_lr") { \
+    bool in_place = true;                           \
+    call;                                           \
+  }
 
 FUSED(fused_adam, "adam", adam(c, false, in_place))
 FUSED(fused_adamw, "adamw", adam(c, true, in_place))

@@ -102,9 +102,7 @@ static val wrong_sign(op_ctx *c, val rem, val b) {
   return P_AND(P_CMP(NE, rem, zero), differ);
 }
 
-val p_trunc_div(op_ctx *c, val a, val b) {
-  return p_trunc(c, P_DIV(a, b));
-}
+val p_trunc_div(op_ctx *c, val a, val b) { return p_trunc(c, P_DIV(a, b)); }
 
 val p_floor_div(op_ctx *c, val a, val b) {
   tpu_dtype d = (tpu_dtype)a->dtype;

@@ -41,13 +41,16 @@ static bool read_window(op_ctx *c, val x, int n, int at, int dilation_arg, bool 
   q->n = n;
   q->first = x->ndim - n;
   q->places = 1;
-  if (!read_list(c, at, q->k, n, NULL) || !read_list(c, at + 1, q->stride, n, q->k) || !read_list(c, at + 2, q->pad, n, NULL))
+  if (!read_list(c, at, q->k, n, NULL) || !read_list(c, at + 1, q->stride, n, q->k) ||
+      !read_list(c, at + 2, q->pad, n, NULL))
     return false;
   if (dilation_arg < 0) memcpy(q->dilation, ones, sizeof ones);
   else if (!read_list(c, dilation_arg, q->dilation, n, ones)) return false;
   for (int i = 0; i < n; i++) {
-    if (q->k[i] < 1 || q->stride[i] < 1 || q->dilation[i] < 1 || q->pad[i] < 0 || q->pad[i] > (q->dilation[i] * (q->k[i] - 1) + 1) / 2) {
-      op_fail(c, TPU_ERR_RUNTIME, "pad should be at most half of effective kernel size, and sizes, strides and dilations above 0");
+    if (q->k[i] < 1 || q->stride[i] < 1 || q->dilation[i] < 1 || q->pad[i] < 0 ||
+        q->pad[i] > (q->dilation[i] * (q->k[i] - 1) + 1) / 2) {
+      op_fail(c, TPU_ERR_RUNTIME,
+              "pad should be at most half of effective kernel size, and sizes, strides and dilations above 0");
       return false;
     }
     int64_t in = q->in[i] = x->dims[q->first + i], s = q->stride[i];
@@ -55,7 +58,8 @@ static bool read_window(op_ctx *c, val x, int n, int at, int dilation_arg, bool 
     q->out[i] = (left >= 0 ? left / s : -((-left + s - 1) / s)) + 1;
     if (ceil_mode && (q->out[i] - 1) * s >= in + q->pad[i]) q->out[i]--;
     if (q->out[i] < 1) {
-      op_fail(c, TPU_ERR_RUNTIME, "pooling: Output size is too small: %lld from %lld", (long long)q->out[i], (long long)in);
+      op_fail(c, TPU_ERR_RUNTIME, "pooling: Output size is too small: %lld from %lld", (long long)q->out[i],
+              (long long)in);
       return false;
     }
     q->places *= q->k[i];
@@ -156,7 +160,8 @@ static val first_position(op_ctx *c, val x, const window *q, tpu_dtype d) {
   for (int i = 0; i < q->n && !ir_failed(G); i++) {
     val s = starts(c, x, q, i, d), zero = t_like(c, s, 0), step = ir_const_i(G, d, q->dilation[i], s->ndim, s->dims);
     val short_by = t_max(c, t_neg(c, s), zero); /* up to the next multiple of the dilation */
-    val skip = t_mul(c, t_binary(c, IR_DIV, t_add(c, short_by, ir_const_i(G, d, q->dilation[i] - 1, s->ndim, s->dims)), step), step);
+    val skip = t_mul(
+        c, t_binary(c, IR_DIV, t_add(c, short_by, ir_const_i(G, d, q->dilation[i] - 1, s->ndim, s->dims)), step), step);
     v[i] = t_add(c, s, skip);
   }
   return position(c, q, v);
@@ -172,7 +177,8 @@ static void max_spelled_out(op_ctx *c, val x, const window *q, val *value, val *
   tpu_dtype d = position_dtype(q);
   with_spatial(x, q, q->out, dims);
   val p = padded(c, x, q, lowest(c, x));
-  val best = ir_const_min(G, (tpu_dtype)x->dtype, x->ndim, dims), where = t_broadcast_to(c, first_position(c, x, q, d), x->ndim, dims);
+  val best = ir_const_min(G, (tpu_dtype)x->dtype, x->ndim, dims),
+      where = t_broadcast_to(c, first_position(c, x, q, d), x->ndim, dims);
   for (int64_t k = 0; k < q->places && !ir_failed(G); k++) {
     place_of(q, k, at);
     val y = place(c, p, q, at), take = ir_compare(G, IR_GT, y, best), nan = t_is_nan(c, y);
@@ -362,7 +368,8 @@ static void avg_pool_backward(op_ctx *c, int n) {
 OP(avg_pool2d_backward, "aten::avg_pool2d_backward") { avg_pool_backward(c, 2); }
 OP(avg_pool3d_backward, "aten::avg_pool3d_backward") { avg_pool_backward(c, 3); }
 
-/* ---- adaptive: window o of n covers [floor(o * in / n), ceil((o + 1) * in / n)) ------------------------------------ */
+/* ---- adaptive: window o of n covers [floor(o * in / n), ceil((o + 1) * in / n)) ------------------------------------
+ */
 
 static int64_t window_start(int64_t o, int64_t in, int64_t n) { return o * in / n; }
 static int64_t window_end(int64_t o, int64_t in, int64_t n) { return ((o + 1) * in + n - 1) / n; }
@@ -454,7 +461,8 @@ static void adaptive_avg(op_ctx *c, int n) {
 OP(adaptive_avg_pool2d, "aten::_adaptive_avg_pool2d") { adaptive_avg(c, 2); }
 OP(adaptive_avg_pool3d, "aten::_adaptive_avg_pool3d") { adaptive_avg(c, 3); }
 
-/* The windows that hold input i are those from floor(i * n / in) up to ceil((i + 1) * n / in): the same rule backwards. */
+/* The windows that hold input i are those from floor(i * n / in) up to ceil((i + 1) * n / in): the same rule backwards.
+ */
 static void adaptive_avg_backward(op_ctx *c, int n) {
   val g0 = T(0), x = T(1);
   if (ir_failed(G)) return;
@@ -539,7 +547,8 @@ static void adaptive_max(op_ctx *c, int n) {
     k = t_binary(c, IR_DIV, k, size);
   }
   for (int i = 0; i < n; i++)
-    position_of = position_of ? t_add(c, t_mul(c, position_of, ir_const_i(G, d, x->dims[first + i], 0, NULL)), at[i]) : at[i];
+    position_of =
+        position_of ? t_add(c, t_mul(c, position_of, ir_const_i(G, d, x->dims[first + i], 0, NULL)), at[i]) : at[i];
   RETN(0, value);
   RETN(1, t_cast(c, position_of, TPU_I64));
 }
@@ -554,7 +563,8 @@ static void adaptive_max_backward(op_ctx *c, int n) {
 OP(adaptive_max_pool2d_backward, "aten::adaptive_max_pool2d_backward") { adaptive_max_backward(c, 2); }
 OP(adaptive_max_pool3d_backward, "aten::adaptive_max_pool3d_backward") { adaptive_max_backward(c, 3); }
 
-/* ---- unpooling: (self, indices, output_size, ...) ------------------------------------------------------------------ */
+/* ---- unpooling: (self, indices, output_size, ...) ------------------------------------------------------------------
+ */
 
 static void max_unpool(op_ctx *c, int n) {
   val x = T(0), index = T(1);
@@ -564,15 +574,18 @@ static void max_unpool(op_ctx *c, int n) {
   for (int i = 0; i < n; i++) dims[x->ndim - n + i] = out[i];
   val zero = t_zeros(c, (tpu_dtype)x->dtype, x->ndim, dims);
   if (ir_numel(x) && ir_numel(zero))
-    zero = t_reshape(c, t_scatter(c, planes(c, zero, n), 1, planes(c, index, n), planes(c, x, n), T_REPLACE), x->ndim, dims);
+    zero = t_reshape(c, t_scatter(c, planes(c, zero, n), 1, planes(c, index, n), planes(c, x, n), T_REPLACE), x->ndim,
+                     dims);
   RET(zero);
 }
 OP(max_unpool2d, "aten::max_unpool2d") { max_unpool(c, 2); }
 OP(max_unpool3d, "aten::max_unpool3d") { max_unpool(c, 3); }
 
-/* ---- fractional: windows of one size at places that a random number of each plane decides -------------------------- */
+/* ---- fractional: windows of one size at places that a random number of each plane decides --------------------------
+ */
 
-/* int32 [planes, out]: floor((i + u) * a) - floor(u * a), a = (in - k) / (out - 1); the last one ends with the input. */
+/* int32 [planes, out]: floor((i + u) * a) - floor(u * a), a = (in - k) / (out - 1); the last one ends with the input.
+ */
 static val fractional_starts(op_ctx *c, val u, int64_t in, int64_t k, int64_t out) {
   const int64_t planes_out[2] = {u->dims[0], out};
   tpu_dtype d = (tpu_dtype)u->dtype;

@@ -22,7 +22,8 @@ static val param(op_ctx *c, int i, val like) {
   return t_broadcast_to(c, t_cast(c, S(i), (tpu_dtype)like->dtype), like->ndim, like->dims);
 }
 
-/* ---- continuous ---------------------------------------------------------------------------------------------------- */
+/* ---- continuous ----------------------------------------------------------------------------------------------------
+ */
 
 OP(uniform, "aten::uniform") {
   val x = T(0);
@@ -94,7 +95,8 @@ OP(geometric, "aten::geometric") {
   RET(P_MAX(P_UN(CEIL, n), P_NUM(n, 1)));
 }
 
-/* ---- bernoulli and dropout ------------------------------------------------------------------------------------------ */
+/* ---- bernoulli and dropout ------------------------------------------------------------------------------------------
+ */
 
 static void bernoulli(op_ctx *c, val x, val p) {
   tpu_dtype m = p->dtype == TPU_F64 && !p->weak ? TPU_F64 : TPU_F32;
@@ -106,7 +108,8 @@ OP(bernoulli, "aten::bernoulli") { bernoulli(c, T(0), T(0)); }
 OP(bernoulli_p, "aten::bernoulli.p") { bernoulli(c, T(0), S(1)); }
 OP(bernoulli_tensor, "aten::bernoulli.Tensor") { bernoulli(c, T(0), T(1)); }
 
-/* ---- integers ------------------------------------------------------------------------------------------------------ */
+/* ---- integers ------------------------------------------------------------------------------------------------------
+ */
 
 /* a * b as {low, high} halves of 64 bits */
 static void wide_mul(op_ctx *c, val a, val b, val *low, val *high) {
@@ -118,8 +121,8 @@ static void wide_mul(op_ctx *c, val a, val b, val *low, val *high) {
   *high = P_ADD(P_MUL(ah, bh), P_ADD(ir_binary(G, IR_SHR_L, mid, s), ir_binary(G, IR_SHR_L, mid2, s)));
 }
 
-/* Whole numbers in [0, range), uint64; range 0 stands for 2^64. floor(x * range / 2^n) of n random bits: n = 64 for ranges
- * up to 2^32, else 128, so no value is favoured by more than 2^-32 and 2^-64. Powers of two are exact. */
+/* Whole numbers in [0, range), uint64; range 0 stands for 2^64. floor(x * range / 2^n) of n random bits: n = 64 for
+ * ranges up to 2^32, else 128, so no value is favoured by more than 2^-32 and 2^-64. Powers of two are exact. */
 static val below(op_ctx *c, uint64_t range, int ndim, const int64_t *dims) {
   val x = t_random_bits(c, TPU_U64, ndim, dims);
   if (range == 0 || ir_failed(G)) return x;
@@ -174,7 +177,8 @@ static void from_to(op_ctx *c, int64_t from, int to_arg) {
   }
   int64_t to = INT(to_arg);
   if (from >= to)
-    op_fail(c, TPU_ERR_RUNTIME, "random_ expects 'from' to be less than 'to', but got from=%lld >= to=%lld", (long long)from, (long long)to);
+    op_fail(c, TPU_ERR_RUNTIME, "random_ expects 'from' to be less than 'to', but got from=%lld >= to=%lld",
+            (long long)from, (long long)to);
   integers(c, from, (uint64_t)to - (uint64_t)from);
 }
 OP(random_from, "aten::random.from") { from_to(c, INT(1), 2); }
@@ -197,7 +201,8 @@ static void randperm(op_ctx *c) {
 OP(randperm, "aten::randperm") { randperm(c); }
 OP(randperm_generator, "aten::randperm.generator") { randperm(c); }
 
-/* ---- multinomial --------------------------------------------------------------------------------------------------- */
+/* ---- multinomial ---------------------------------------------------------------------------------------------------
+ */
 
 /* The first place of each row of `sums` (ascending along dim 1) that is above x: a binary search over all x at once. */
 static val first_above(op_ctx *c, val sums, val x) {

@@ -28,7 +28,8 @@ static val any(op_ctx *c, val mask) {
   return ir_reduce(G, IR_OR, t_flatten(c, mask), t_scalar(c, TPU_BOOL, 0), 1, (int[]){0});
 }
 
-/* ---- Poisson --------------------------------------------------------------------------------------------------------- */
+/* ---- Poisson
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* Small rates: one uniform number u, and the sum of the probabilities walked up to it. */
 static val poisson_small(op_ctx *c, val rate) {
@@ -38,7 +39,8 @@ static val poisson_small(op_ctx *c, val rate) {
   val init[4] = {k, p, p, zero}, a[4], out[4];
   ir_while_begin(G, init, 4, a);
   ir_while_body(G, P_AND(any(c, P_CMP(GT, u, a[2])), P_CMPC(LT, a[3], LONGEST_WALK)), a);
-  val on = P_CMP(GT, u, a[2]), k1 = P_SEL(on, P_ADDC(a[0], 1), a[0]), p1 = P_SEL(on, P_DIV(P_MUL(a[1], rate), k1), a[1]);
+  val on = P_CMP(GT, u, a[2]), k1 = P_SEL(on, P_ADDC(a[0], 1), a[0]),
+      p1 = P_SEL(on, P_DIV(P_MUL(a[1], rate), k1), a[1]);
   ir_while_end(G, (const val[]){k1, p1, P_SEL(on, P_ADD(a[2], p1), a[2]), P_ADDC(a[3], 1)}, out);
   return out[0];
 }
@@ -78,7 +80,8 @@ OP(poisson, "aten::poisson") {
   RET(P_SEL(large, many, few));
 }
 
-/* ---- gamma ----------------------------------------------------------------------------------------------------------- */
+/* ---- gamma
+ * ----------------------------------------------------------------------------------------------------------- */
 
 /* Marsaglia and Tsang for a >= 1; below, a gamma of a + 1 times u^(1/a). */
 static val gamma_numbers(op_ctx *c, val a) {
@@ -91,7 +94,8 @@ static val gamma_numbers(op_ctx *c, val a) {
   ir_while_begin(G, init, 4, s);
   ir_while_body(G, P_AND(any(c, s[1]), P_CMPC(LT, s[3], ROUNDS)), s);
   val next = s[2], w = next_uniform(c, &next, a), u = next_uniform(c, &next, a);
-  val x = P_MULC(P_UN(ERFINV, P_ADDC(P_ADD(w, w), -1)), 1.41421356237309504880), y = P_ADDC(P_MUL(k, x), 1), v = P_MUL(P_MUL(y, y), y);
+  val x = P_MULC(P_UN(ERFINV, P_ADDC(P_ADD(w, w), -1)), 1.41421356237309504880), y = P_ADDC(P_MUL(k, x), 1),
+      v = P_MUL(P_MUL(y, y), y);
   val positive = P_CMPC(GT, y, 0), safe = P_SEL(positive, v, P_NUM(v, 1));
   val bound = P_ADD(P_MULC(P_MUL(x, x), 0.5), P_MUL(d, P_ADD(P_SUB(P_NUM(v, 1), safe), P_UN(LOG, safe))));
   val now = P_AND(s[1], P_AND(positive, P_CMP(LT, P_UN(LOG, u), bound)));
@@ -102,7 +106,9 @@ static val gamma_numbers(op_ctx *c, val a) {
 }
 
 /* The smallest normal number instead of 0, as PyTorch has it. */
-static val above_zero(op_ctx *c, val g) { return ir_failed(G) ? g : P_MAX(g, P_NUM(g, g->dtype == TPU_F64 ? 0x1p-1022 : 0x1p-126)); }
+static val above_zero(op_ctx *c, val g) {
+  return ir_failed(G) ? g : P_MAX(g, P_NUM(g, g->dtype == TPU_F64 ? 0x1p-1022 : 0x1p-126));
+}
 
 OP(standard_gamma, "aten::_standard_gamma") {
   val a = T(0);
@@ -114,7 +120,8 @@ OP(sample_dirichlet, "aten::_sample_dirichlet") {
   RET(a->ndim ? t_div(c, g, t_sum(c, g, (int[]){a->ndim - 1}, 1, true)) : t_like(c, g, 1));
 }
 
-/* ---- binomial ---------------------------------------------------------------------------------------------------------- */
+/* ---- binomial
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* Few successes expected: the probabilities walked up to u. q <= 1/2. */
 static val binomial_small(op_ctx *c, val n, val q) {
@@ -127,13 +134,16 @@ static val binomial_small(op_ctx *c, val n, val q) {
   ir_while_body(G, P_AND(any(c, P_AND(P_CMP(GT, u, a[2]), P_CMP(LT, a[0], n))), P_CMPC(LT, a[3], LONGEST_WALK)), a);
   val on = P_AND(P_CMP(GT, u, a[2]), P_CMP(LT, a[0], n)), k1 = P_ADDC(a[0], 1);
   val p1 = P_MUL(P_MUL(a[1], P_DIV(P_SUB(n, a[0]), k1)), odds);
-  ir_while_end(G, (const val[]){P_SEL(on, k1, a[0]), P_SEL(on, p1, a[1]), P_SEL(on, P_ADD(a[2], p1), a[2]), P_ADDC(a[3], 1)}, out);
+  ir_while_end(
+      G, (const val[]){P_SEL(on, k1, a[0]), P_SEL(on, p1, a[1]), P_SEL(on, P_ADD(a[2], p1), a[2]), P_ADDC(a[3], 1)},
+      out);
   return out[0];
 }
 
 /* Many: Hormann's BTRS. The logarithm of f(k) / f(m) decides, m the mode. */
 static val binomial_large(op_ctx *c, val n, val q, val wanted) {
-  val one = P_NUM(q, 1), deviation = P_UN(SQRT, P_MUL(P_MUL(n, q), P_SUB(one, q))), b = P_ADDC(P_MULC(deviation, 2.53), 1.15);
+  val one = P_NUM(q, 1), deviation = P_UN(SQRT, P_MUL(P_MUL(n, q), P_SUB(one, q))),
+      b = P_ADDC(P_MULC(deviation, 2.53), 1.15);
   val a = P_ADDC(P_ADD(P_MULC(b, 0.0248), P_MULC(q, 0.01)), -0.0873), center = P_ADDC(P_MUL(n, q), 0.5);
   val vr = P_SUB(P_NUM(b, 0.92), P_DIV(P_NUM(b, 4.2), b)), log_odds = P_UN(LOG, P_DIV(q, P_SUB(one, q)));
   val alpha = P_MUL(P_ADDC(P_DIV(P_NUM(b, 5.1), b), 2.83), deviation), m = P_UN(FLOOR, P_MUL(P_ADDC(n, 1), q));
@@ -142,7 +152,8 @@ static val binomial_large(op_ctx *c, val n, val q, val wanted) {
   if (ir_failed(G)) return n;
   ir_while_begin(G, init, 4, s);
   ir_while_body(G, P_AND(any(c, s[1]), P_CMPC(LT, s[3], ROUNDS)), s);
-  val next = s[2], u = P_ADDC(next_uniform(c, &next, n), -0.5), v = next_uniform(c, &next, n), us = P_SUB(P_NUM(u, 0.5), P_UN(ABS, u));
+  val next = s[2], u = P_ADDC(next_uniform(c, &next, n), -0.5), v = next_uniform(c, &next, n),
+      us = P_SUB(P_NUM(u, 0.5), P_UN(ABS, u));
   val k = P_UN(FLOOR, P_ADD(P_MUL(P_ADD(P_DIV(P_ADD(a, a), us), b), u), center));
   val possible = P_AND(P_CMPC(GE, k, 0), P_CMP(LE, k, n)), kk = P_SEL(possible, k, m);
   val left = P_UN(LOG, P_DIV(P_MUL(v, alpha), P_ADD(P_DIV(a, P_MUL(us, us)), b)));

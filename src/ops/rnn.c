@@ -52,7 +52,8 @@ OP(lstm_cell_backward, "aten::_thnn_fused_lstm_cell_backward_impl") {
 
 /* Workspace: reset, update and new gates after their activations, hx, and the hidden part of the new gate. */
 OP(gru_cell, "aten::_thnn_fused_gru_cell") {
-  val x = plus(c, t_float(c, T(0)), optional(c, 3)), h = plus(c, t_float(c, T(1)), optional(c, 4)), hx = t_float(c, T(2));
+  val x = plus(c, t_float(c, T(0)), optional(c, 3)), h = plus(c, t_float(c, T(1)), optional(c, 4)),
+      hx = t_float(c, T(2));
   val reset = sigmoid(c, t_add(c, gate(c, x, 0, 3), gate(c, h, 0, 3)));
   val update = sigmoid(c, t_add(c, gate(c, x, 1, 3), gate(c, h, 1, 3)));
   val hidden = gate(c, h, 2, 3);
@@ -64,7 +65,8 @@ OP(gru_cell, "aten::_thnn_fused_gru_cell") {
 /* (grad_hy, workspace, has_bias) */
 OP(gru_cell_backward, "aten::_thnn_fused_gru_cell_backward") {
   val g = t_float(c, T(0)), w = t_float(c, T(1));
-  val reset = gate(c, w, 0, 5), update = gate(c, w, 1, 5), fresh = gate(c, w, 2, 5), hx = gate(c, w, 3, 5), hidden = gate(c, w, 4, 5);
+  val reset = gate(c, w, 0, 5), update = gate(c, w, 1, 5), fresh = gate(c, w, 2, 5), hx = gate(c, w, 3, 5),
+      hidden = gate(c, w, 4, 5);
   val g_update = through_sigmoid(c, t_mul(c, g, t_sub(c, hx, fresh)), update);
   val g_fresh = through_tanh(c, t_mul(c, g, one_minus(c, update)), fresh);
   val g_reset = through_sigmoid(c, t_mul(c, g_fresh, hidden), reset);

@@ -19,7 +19,8 @@ static val rearrange(op_ctx *c, val x, int tail, int n, const int64_t *split, co
 static bool image(op_ctx *c, val x, int64_t factor) {
   if (ir_failed(G)) return false;
   if (x->ndim >= 3 && factor > 0) return true;
-  op_fail(c, TPU_ERR_RUNTIME, "expected an input with at least 3 dimensions and a factor above 0, got %d and %lld", x->ndim, (long long)factor);
+  op_fail(c, TPU_ERR_RUNTIME, "expected an input with at least 3 dimensions and a factor above 0, got %d and %lld",
+          x->ndim, (long long)factor);
   return false;
 }
 
@@ -28,7 +29,8 @@ OP(pixel_shuffle, "aten::pixel_shuffle") {
   int64_t r = INT(1);
   if (!image(c, x, r)) return;
   const int64_t *s = x->dims + x->ndim - 3, k = s[0] / (r * r);
-  RET(rearrange(c, x, 3, 5, (int64_t[]){k, r, r, s[1], s[2]}, (int[]){0, 3, 1, 4, 2}, (int64_t[]){k, s[1] * r, s[2] * r}));
+  RET(rearrange(c, x, 3, 5, (int64_t[]){k, r, r, s[1], s[2]}, (int[]){0, 3, 1, 4, 2},
+                (int64_t[]){k, s[1] * r, s[2] * r}));
 }
 
 OP(pixel_unshuffle, "aten::pixel_unshuffle") {

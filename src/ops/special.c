@@ -54,8 +54,8 @@ static val zeta_positive(op_ctx *c, val s, val q) {
   val last = ir_binary(G, IR_POW, a, neg); /* counted in full above: the formula takes half of it */
   sum = P_ADD(sum, P_SUB(P_DIV(P_MUL(last, a), P_ADDC(s, -1)), P_MULC(last, 0.5)));
   /* B_2j / (2j)! */
-  static const double coef[] = {1.0 / 12,           -1.0 / 720,           1.0 / 30240,         -1.0 / 1209600,
-                                1.0 / 47900160,     -691.0 / 1307674368000.0, 1.0 / 74724249600.0};
+  static const double coef[] = {
+      1.0 / 12, -1.0 / 720, 1.0 / 30240, -1.0 / 1209600, 1.0 / 47900160, -691.0 / 1307674368000.0, 1.0 / 74724249600.0};
   val term = P_DIV(P_MUL(last, s), a), i2 = inverse(c, P_MUL(a, a)), tail = P_NUM(s, 0);
   for (int j = 0; j < 7; j++) {
     tail = P_ADD(tail, P_MULC(term, coef[j]));
@@ -71,8 +71,8 @@ static val zeta(op_ctx *c, val s, val q) {
   val down = P_UN(FLOOR, q), f = P_SUB(q, down), zero = P_NUM(q, 0), one = P_NUM(q, 1);
   val negative = P_CMP(LT, q, zero), rest = P_SUB(P_UN(CEIL, q), q); /* 1 - f, exact beside a pole */
   val half = P_MULC(s, 0.5), odd = P_CMP(NE, half, P_UN(FLOOR, half));
-  val before = P_SUB(zeta_positive(c, s, P_SEL(negative, rest, one)),
-                     zeta_positive(c, s, P_SEL(negative, P_SUB(one, q), one)));
+  val before =
+      P_SUB(zeta_positive(c, s, P_SEL(negative, rest, one)), zeta_positive(c, s, P_SEL(negative, P_SUB(one, q), one)));
   val r = zeta_positive(c, s, P_SEL(negative, f, q));
   r = P_SEL(negative, P_ADD(r, P_SEL(odd, P_UN(NEG, before), before)), r);
   val pole = P_AND(P_CMP(LE, q, zero), P_CMP(EQ, q, down));
@@ -106,7 +106,8 @@ OP(polygamma, "aten::polygamma") {
 enum { GAMMA_LARGE = 2000, GAMMA_STEPS = 10000 };
 
 static val gamma_series(op_ctx *c, val a, val x, val active) {
-  val one = P_NUM(x, 1), init[4] = {t_scalar(c, TPU_I32, 0), a, one, one}, at[4], out[4]; /* count, denominator, term, sum */
+  val one = P_NUM(x, 1), init[4] = {t_scalar(c, TPU_I32, 0), a, one, one}, at[4],
+      out[4]; /* count, denominator, term, sum */
   ir_while_begin(G, init, 4, at);
   val going = P_AND(active, P_CMP(GT, at[2], P_MULC(at[3], 0x1p-54)));
   ir_while_body(G, P_AND(P_CMPC(LT, at[0], GAMMA_STEPS), t_reduce(c, IR_OR, going, NULL, 0, false)), at);
@@ -117,8 +118,9 @@ static val gamma_series(op_ctx *c, val a, val x, val active) {
 }
 
 static val gamma_fraction(op_ctx *c, val a, val x, val active) { /* Lentz's method */
-  val b0 = P_SUB(P_ADDC(x, 1), a), d0 = inverse(c, b0); /* b0 >= 1 where active */
-  val init[6] = {t_scalar(c, TPU_I32, 1), b0, P_NUM(x, 1e300), d0, d0, P_NUM(x, 2)}; /* i, b, c, d, value, last factor */
+  val b0 = P_SUB(P_ADDC(x, 1), a), d0 = inverse(c, b0);          /* b0 >= 1 where active */
+  val init[6] = {
+      t_scalar(c, TPU_I32, 1), b0, P_NUM(x, 1e300), d0, d0, P_NUM(x, 2)}; /* i, b, c, d, value, last factor */
   val at[6], out[6];
   ir_while_begin(G, init, 6, at);
   val going = P_AND(active, P_CMPC(GT, P_UN(ABS, P_ADDC(at[5], -1)), 0x1p-52));
@@ -211,7 +213,8 @@ OP(entr, "aten::special_entr") {
   RET(P_SEL(P_CMPC(LT, x, 0), P_NUM(x, -INFINITY), r));
 }
 
-/* ---- modified Bessel functions ------------------------------------------------------------------------------------ */
+/* ---- modified Bessel functions ------------------------------------------------------------------------------------
+ */
 
 /* exp(-|x|) I_order(x) */
 static val scaled_i(op_ctx *c, val x, int order) {
@@ -222,9 +225,7 @@ static val scaled_i(op_ctx *c, val x, int order) {
   return order ? P_SEL(P_CMPC(LT, x, 0), P_UN(NEG, r), r) : r;
 }
 
-static val unscaled_i(op_ctx *c, val x, int order) {
-  return P_MUL(P_UN(EXP, P_UN(ABS, x)), scaled_i(c, x, order));
-}
+static val unscaled_i(op_ctx *c, val x, int order) { return P_MUL(P_UN(EXP, P_UN(ABS, x)), scaled_i(c, x, order)); }
 OP(i0, "aten::i0") { RET(unscaled_i(c, t_float(c, T(0)), 0)); }
 OP(i0e, "aten::special_i0e") { RET(scaled_i(c, t_float(c, T(0)), 0)); }
 OP(i1, "aten::special_i1") { RET(unscaled_i(c, t_float(c, T(0)), 1)); }
@@ -249,7 +250,8 @@ OP(k1, "aten::special_modified_bessel_k1") { RET(bessel_k(c, t_float(c, T(0)), 1
 OP(k0e, "aten::special_scaled_modified_bessel_k0") { RET(bessel_k(c, t_float(c, T(0)), 0, true)); }
 OP(k1e, "aten::special_scaled_modified_bessel_k1") { RET(bessel_k(c, t_float(c, T(0)), 1, true)); }
 
-/* ---- Bessel functions --------------------------------------------------------------------------------------------- */
+/* ---- Bessel functions ---------------------------------------------------------------------------------------------
+ */
 
 /* J or Y of order 0 or 1 for x > 8, by Hankel's expansion; the phase's shift is taken out by sin and cos of x itself,
  * so that nothing is lost where x is large. */

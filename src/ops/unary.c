@@ -210,9 +210,11 @@ OP(frexp, "aten::frexp.Tensor") {
   val word = ir_bitcast(G, scaled, bits);
   val field = P_AND(ir_binary(G, IR_SHR_L, word, P_NUM(word, fraction)), P_NUM(word, wide ? 2047 : 255));
   val e = P_SUB(P_ADDC(field, -bias), P_SEL(tiny, P_NUM(word, wide ? 54 : 24), P_NUM(word, 0)));
-  val low = P_AND(word, ir_binary(G, IR_OR, ir_const_i(G, bits, (int64_t)(wide ? 1ull << 63 : 1ull << 31), x->ndim, x->dims),
-                                  ir_const_i(G, bits, ((int64_t)1 << fraction) - 1, x->ndim, x->dims)));
-  val m = ir_bitcast(G, P_OR(low, ir_const_i(G, bits, (int64_t)bias << fraction, x->ndim, x->dims)), (tpu_dtype)x->dtype);
+  val low =
+      P_AND(word, ir_binary(G, IR_OR, ir_const_i(G, bits, (int64_t)(wide ? 1ull << 63 : 1ull << 31), x->ndim, x->dims),
+                            ir_const_i(G, bits, ((int64_t)1 << fraction) - 1, x->ndim, x->dims)));
+  val m =
+      ir_bitcast(G, P_OR(low, ir_const_i(G, bits, (int64_t)bias << fraction, x->ndim, x->dims)), (tpu_dtype)x->dtype);
   val same = P_OR(P_CMPC(EQ, x, 0), t_not(c, P_UN(IS_FINITE, x)));
   RETN(0, P_SEL(same, x, m));
   RETN(1, t_cast(c, P_SEL(same, P_NUM(e, 0), e), TPU_I32));

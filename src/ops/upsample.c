@@ -1,8 +1,9 @@
 /* Resizing the last one to three dims: nearest, nearest-exact, linear, cubic, and the antialiased filters.
  *
- * Every method is separable, and along one dim each output is a weighted sum of a few inputs, `taps` of them. Places and
- * weights are computed here, in the precision that PyTorch computes them in (float; double for float64), and go into the
- * program as small constants. Forward takes the taps; backward is a product with the same weights as a matrix. */
+ * Every method is separable, and along one dim each output is a weighted sum of a few inputs, `taps` of them. Places
+ * and weights are computed here, in the precision that PyTorch computes them in (float; double for float64), and go
+ * into the program as small constants. Forward takes the taps; backward is a product with the same weights as a matrix.
+ */
 #include <math.h>
 
 #include "ops/along.h"
@@ -36,7 +37,9 @@ static double cubic(double x, double a) {
 static double sinc(double x) { return x == 0 ? 1 : sin(M_PI * x) / (M_PI * x); }
 static double lanczos3(double x) { return x > -3 && x < 3 ? sinc(x) * sinc(x / 3) : 0; }
 
-static double filter(method k, double x) { return k == AA_LINEAR ? linear(x) : k == AA_CUBIC ? cubic(x, -0.5) : lanczos3(x); }
+static double filter(method k, double x) {
+  return k == AA_LINEAR ? linear(x) : k == AA_CUBIC ? cubic(x, -0.5) : lanczos3(x);
+}
 
 static bool allocate(op_ctx *c, plan *p) {
   size_t n = (size_t)p->n * (size_t)p->taps;
@@ -175,7 +178,8 @@ static val matrix(op_ctx *c, const plan *p, tpu_dtype d) {
   return sum ? sum : column;
 }
 
-/* x's dim d times the matrix: over its outputs (forward) or its inputs. Always in full precision: these are coordinates. */
+/* x's dim d times the matrix: over its outputs (forward) or its inputs. Always in full precision: these are
+ * coordinates. */
 static val product(op_ctx *c, const plan *p, val x, int d, bool forward) {
   val m = matrix(c, p, (tpu_dtype)x->dtype);
   if (ir_failed(G)) return x;
@@ -201,7 +205,8 @@ static val resize(op_ctx *c, const plan *p, val x, int d) {
   if (p->taps > 4) return product(c, p, x, d, true);
   val sum = NULL;
   for (int t = 0; t < p->taps && !ir_failed(G); t++) {
-    val w = along(c, tap_weights(c, p, t, (tpu_dtype)x->dtype), x->ndim, d), part = t_mul(c, t_take(c, x, d, tap_places(c, p, t)), w);
+    val w = along(c, tap_weights(c, p, t, (tpu_dtype)x->dtype), x->ndim, d),
+        part = t_mul(c, t_take(c, x, d, tap_places(c, p, t)), w);
     sum = sum ? t_add(c, sum, part) : part;
   }
   return sum;
@@ -234,7 +239,8 @@ static void upsample(op_ctx *c, int n, method k) {
   for (int i = n - 1; i >= 0; i--) {
     plan p;
     dims[i + 2] = size[i];
-    if (size[i] < 1 || x->dims[i + 2] < 1) op_fail(c, TPU_ERR_RUNTIME, "Input and output sizes should be greater than 0");
+    if (size[i] < 1 || x->dims[i + 2] < 1)
+      op_fail(c, TPU_ERR_RUNTIME, "Input and output sizes should be greater than 0");
     if (ir_failed(G) || !make_plan(c, &p, k, wide, x->dims[i + 2], size[i], align, op_const_or(c, at + i, 0))) return;
     if (!empty) y = resize(c, &p, y, i + 2);
   }
@@ -270,8 +276,8 @@ static void upsample_backward(op_ctx *c, int n, method k) {
   RET(y);
 }
 
-#define UPSAMPLE(id, name, n, k)                                  \
-  OP(id, "aten::" name) { upsample(c, n, k); }                    \
+#define UPSAMPLE(id, name, n, k)               \
+  OP(id, "aten::" name) { upsample(c, n, k); } \
   OP(id##_backward, "aten::" name "_backward") { upsample_backward(c, n, k); }
 
 UPSAMPLE(nearest1d, "upsample_nearest1d", 1, NEAREST)

@@ -13,8 +13,13 @@ typedef struct {
 } xt;
 
 static inline tpu_tensor xt_tensor(const xt *x) {
-  return (tpu_tensor){.store = x->store, .sizes = x->sizes, .strides = x->strides, .offset = x->offset, .ndim = x->ndim,
-                      .dtype = (uint8_t)x->dtype, .device = (int16_t)(x->store ? tpu_store_device(x->store) : -1)};
+  return (tpu_tensor){.store = x->store,
+                      .sizes = x->sizes,
+                      .strides = x->strides,
+                      .offset = x->offset,
+                      .ndim = x->ndim,
+                      .dtype = (uint8_t)x->dtype,
+                      .device = (int16_t)(x->store ? tpu_store_device(x->store) : -1)};
 }
 
 static inline void xt_dense(xt *x, int ndim, const int64_t *sizes) {
@@ -55,7 +60,8 @@ static inline void xt_free(xt *x) {
 }
 
 /* The schema of a binary operator with a Scalar alpha: add(self, other, *, alpha). In-place: the result is self. */
-static inline tpu_op *xt_op(const char *name, const char *overload, const char *functional, int nargs, const char *const *types, bool inplace) {
+static inline tpu_op *xt_op(const char *name, const char *overload, const char *functional, int nargs,
+                            const char *const *types, bool inplace) {
   tpu_schema_arg args[8] = {{0}}, ret = {.name = "", .type = "Tensor", .alias = inplace ? 0 : -1};
   for (int i = 0; i < nargs; i++) args[i] = (tpu_schema_arg){"arg", types[i], -1, inplace && i == 0};
   tpu_schema s = {name, overload, nargs, 1, args, &ret};
@@ -64,8 +70,8 @@ static inline tpu_op *xt_op(const char *name, const char *overload, const char *
   return op;
 }
 
-static inline tpu_err *xt_result(tpu_call *c, int ret, int elem, tpu_store *take_store, const int64_t *sizes, const int64_t *strides,
-                                 int ndim, tpu_dtype dtype) {
+static inline tpu_err *xt_result(tpu_call *c, int ret, int elem, tpu_store *take_store, const int64_t *sizes,
+                                 const int64_t *strides, int ndim, tpu_dtype dtype) {
   (void)ret, (void)elem;
   xt *x = c->ctx;
   *x = (xt){.store = take_store, .ndim = ndim, .dtype = dtype};

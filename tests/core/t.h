@@ -68,8 +68,9 @@ static inline bool t_check_ok(tpu_err *e, const char *file, int line, const char
 
 static inline bool t_check_err(tpu_err *e, int kind, const char *want, const char *file, int line, const char *text) {
   bool ok = t_check(e != NULL, file, line, text);
-  if (ok) ok = t_check_int((int64_t)tpu_err_get_kind(e), kind, file, line, "the error's kind") &
-               t_check_has(tpu_err_message(e), want, file, line, "the error's message");
+  if (ok)
+    ok = t_check_int((int64_t)tpu_err_get_kind(e), kind, file, line, "the error's kind") &
+         t_check_has(tpu_err_message(e), want, file, line, "the error's message");
   tpu_err_free(e);
   return ok;
 }
@@ -89,13 +90,13 @@ static inline bool t_check_err(tpu_err *e, int kind, const char *want, const cha
     return;                 \
   } while (0)
 
-#define TEST(id)                                                            \
-  static void t_fn_##id(void);                                              \
-  __attribute__((constructor)) static void t_add_##id(void) {               \
-    static t_case c = {#id, t_fn_##id, NULL};                               \
-    *t_last = &c;                                                           \
-    t_last = &c.next;                                                       \
-  }                                                                         \
+#define TEST(id)                                              \
+  static void t_fn_##id(void);                                \
+  __attribute__((constructor)) static void t_add_##id(void) { \
+    static t_case c = {#id, t_fn_##id, NULL};                 \
+    *t_last = &c;                                             \
+    t_last = &c.next;                                         \
+  }                                                           \
   static void t_fn_##id(void)
 
 static inline int t_main(int argc, char **argv) {

@@ -4,10 +4,8 @@
 #include "t.h"
 
 static void set(const char *name, const char *text) {
-  if (text)
-    setenv(name, text, 1);
-  else
-    unsetenv(name);
+  if (text) setenv(name, text, 1);
+  else unsetenv(name);
   env_reset();
 }
 

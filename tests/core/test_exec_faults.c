@@ -1,5 +1,5 @@
-/* The executor on the fake plugin: the Nth allocation and the Nth plugin call fail, for every N; executions fail later. Each
- * failure is an error, the process goes on, nothing leaks. The fake plugin's results are zeros. */
+/* The executor on the fake plugin: the Nth allocation and the Nth plugin call fail, for every N; executions fail later.
+ * Each failure is an error, the process goes on, nothing leaks. The fake plugin's results are zeros. */
 #include "base/mem.h"
 #include "core/exec_t.h"
 #include "exec/exec.h"

@@ -21,8 +21,13 @@ TEST(compile_and_its_errors) {
   CHECK_ERR(pjrt_compile(c, "nonsense", 8, NULL, 0, &e), TPU_ERR_RUNTIME,
             "PJRT_Client_Compile: fake: the program cannot be read: there is no function @main");
   CHECK(!e);
-  static const char *const bad[] = {"@main(", "@main() -> ", "@main(%a: f32) {", "@main(%a: tensor<2xq7>) {",
-                                    "@main(%a: tensor<2x) {", "@main() -> (tensor<f32>, {", "@main() -> tensor<f32>"};
+  static const char *const bad[] = {"@main(",
+                                    "@main() -> ",
+                                    "@main(%a: f32) {",
+                                    "@main(%a: tensor<2xq7>) {",
+                                    "@main(%a: tensor<2x) {",
+                                    "@main() -> (tensor<f32>, {",
+                                    "@main() -> tensor<f32>"};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
     CHECK_ERR(pjrt_compile(c, bad[i], strlen(bad[i]), NULL, 0, &e), TPU_ERR_RUNTIME, "cannot be read");
   CHECK_ERR(pjrt_compile(c, t_add, strlen(t_add), "x", 0, &e), TPU_ERR_RUNTIME, "no compile options");

@@ -313,11 +313,18 @@ CALL(PJRT_Plugin_Initialize) {
 CALL(PJRT_Plugin_Attributes) {
   ENTER(PJRT_Plugin_Attributes);
   static const int64_t version[3] = {1, 2, 3};
-  static const PJRT_NamedValue values[] = {
-      {.struct_size = sizeof values[0], .name = "stablehlo_current_version_not", .name_size = 29,
-       .type = PJRT_VALUE_INT64, .u.int64_value = 1, .value_size = 1},
-      {.struct_size = sizeof values[0], .name = "stablehlo_current_versionXX", .name_size = 25, /* no NUL after it */
-       .type = PJRT_VALUE_INT64_LIST, .u.int64_array_value = version, .value_size = 3}};
+  static const PJRT_NamedValue values[] = {{.struct_size = sizeof values[0],
+                                            .name = "stablehlo_current_version_not",
+                                            .name_size = 29,
+                                            .type = PJRT_VALUE_INT64,
+                                            .u.int64_value = 1,
+                                            .value_size = 1},
+                                           {.struct_size = sizeof values[0],
+                                            .name = "stablehlo_current_versionXX",
+                                            .name_size = 25, /* no NUL after it */
+                                            .type = PJRT_VALUE_INT64_LIST,
+                                            .u.int64_array_value = version,
+                                            .value_size = 3}};
   a->attributes = values;
   a->num_attributes = 2;
   return NULL;
@@ -600,13 +607,10 @@ static PJRT_Error *type_of_host(const PJRT_Client_BufferFromHostBuffer_Args *a, 
   size_t bytes = 0;
   switch ((int)a->type) {
 #define X(num, name, torch, mlir, size, pjrt, cls) \
-  case pjrt:                                       \
-    bytes = size;                                  \
-    break;
+  case pjrt: bytes = size; break;
     TPU_DTYPES(X)
 #undef X
-    default:
-      return error_new(PJRT_CODE_UNIMPLEMENTED, "fake: element type %u", a->type);
+    default: return error_new(PJRT_CODE_UNIMPLEMENTED, "fake: element type %u", a->type);
   }
   t->type = (int)a->type;
   t->ndim = (int)a->num_dims;
@@ -757,8 +761,8 @@ FAKE_CONTROL(X)
 
 int64_t fake_live(const char *what) {
   int64_t all = 0;
-#define X(name)                                  \
-  if (!strcmp(what, #name)) return alive.name;   \
+#define X(name)                                \
+  if (!strcmp(what, #name)) return alive.name; \
   all += alive.name;
   COUNTED(X)
 #undef X

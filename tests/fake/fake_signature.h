@@ -10,9 +10,9 @@ enum { FAKE_MAX_DIMS = 16, FAKE_MAX_VALUES = 4096 };
 typedef struct {
   int64_t dims[FAKE_MAX_DIMS];
   int ndim;
-  int type;       /* PJRT_Buffer_Type */
-  size_t bytes;   /* of the whole; SIZE_MAX when it does not fit */
-  int alias;      /* arguments: the result that reuses it, or -1 */
+  int type;     /* PJRT_Buffer_Type */
+  size_t bytes; /* of the whole; SIZE_MAX when it does not fit */
+  int alias;    /* arguments: the result that reuses it, or -1 */
 } fake_type;
 
 typedef struct {

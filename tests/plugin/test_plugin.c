@@ -2,8 +2,8 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-#include "base/mem.h"
 #include "../core/t.h"
+#include "base/mem.h"
 #include "pjrt/pjrt.h"
 
 enum { F32 = 11, S32 = 4, F64 = 12, PRED = 1, DEVICES = 4 };
@@ -154,11 +154,12 @@ TEST(donation_chain) {
 
 TEST(zero_elements) {
   pjrt_client *c = client();
-  pjrt_exec *e = compile("func.func public @main(%a: tensor<0x3xf32>) -> (tensor<3x0xf32>, tensor<3xf32>) {\n"
-                         "  %0 = stablehlo.transpose %a, dims = [1, 0] : (tensor<0x3xf32>) -> tensor<3x0xf32>\n"
-                         "  %z = stablehlo.constant dense<7.0> : tensor<f32>\n"
-                         "  %1 = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<f32>) -> tensor<3xf32>\n"
-                         "  return %0, %1 : tensor<3x0xf32>, tensor<3xf32>\n}\n");
+  pjrt_exec *e = compile(
+      "func.func public @main(%a: tensor<0x3xf32>) -> (tensor<3x0xf32>, tensor<3xf32>) {\n"
+      "  %0 = stablehlo.transpose %a, dims = [1, 0] : (tensor<0x3xf32>) -> tensor<3x0xf32>\n"
+      "  %z = stablehlo.constant dense<7.0> : tensor<f32>\n"
+      "  %1 = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<f32>) -> tensor<3xf32>\n"
+      "  return %0, %1 : tensor<3x0xf32>, tensor<3xf32>\n}\n");
   if (!e) return;
   const int64_t dims[2] = {0, 3};
   pjrt_buffer *a = NULL, *outs[2] = {NULL, NULL};
@@ -176,9 +177,10 @@ TEST(zero_elements) {
 
 TEST(no_arguments) {
   pjrt_client *c = client();
-  pjrt_exec *e = compile("func.func public @main() -> (tensor<i32>, tensor<i32>) {\n"
-                         "  %0 = stablehlo.constant dense<5> : tensor<i32>\n"
-                         "  return %0, %0 : tensor<i32>, tensor<i32>\n}\n");
+  pjrt_exec *e = compile(
+      "func.func public @main() -> (tensor<i32>, tensor<i32>) {\n"
+      "  %0 = stablehlo.constant dense<5> : tensor<i32>\n"
+      "  return %0, %0 : tensor<i32>, tensor<i32>\n}\n");
   if (!e) return;
   pjrt_buffer *outs[2] = {NULL, NULL};
   int32_t got[2] = {0, 0};
@@ -228,9 +230,10 @@ TEST(host_memory_is_free_on_return) {
 
 TEST(a_transposed_result_comes_back_row_major) {
   pjrt_client *c = client();
-  pjrt_exec *e = compile("func.func public @main(%a: tensor<2x3x4xf32>) -> tensor<4x2x3xf32> {\n"
-                         "  %0 = stablehlo.transpose %a, dims = [2, 0, 1] : (tensor<2x3x4xf32>) -> tensor<4x2x3xf32>\n"
-                         "  return %0 : tensor<4x2x3xf32>\n}\n");
+  pjrt_exec *e = compile(
+      "func.func public @main(%a: tensor<2x3x4xf32>) -> tensor<4x2x3xf32> {\n"
+      "  %0 = stablehlo.transpose %a, dims = [2, 0, 1] : (tensor<2x3x4xf32>) -> tensor<4x2x3xf32>\n"
+      "  return %0 : tensor<4x2x3xf32>\n}\n");
   if (!e) return;
   float host[24], got[24];
   for (int i = 0; i < 24; i++) host[i] = (float)i;
@@ -278,7 +281,9 @@ TEST(malformed_programs_are_errors) {
   pjrt_client *c = client();
   if (!c) return;
   static const char *const bad[] = {
-      "", "not mlir at all", "module {",
+      "",
+      "not mlir at all",
+      "module {",
       "func.func public @main(%a: tensor<4xf32>) -> tensor<4xf32> { return %b : tensor<4xf32> }",
       "func.func public @main(%a: tensor<4xf32>) -> tensor<5xf32> {\n"
       "  %0 = stablehlo.add %a, %a : tensor<5xf32>\n  return %0 : tensor<5xf32>\n}",
@@ -387,18 +392,19 @@ TEST(events) {
 /* A long run: 'execute' must return before it is over where the plugin is asynchronous, and a read must wait. */
 TEST(a_read_waits_for_a_long_run) {
   pjrt_client *c = client();
-  pjrt_exec *e = compile("func.func public @main(%a: tensor<512x512xf32>) -> tensor<512x512xf32> {\n"
-                         "  %n = stablehlo.constant dense<0> : tensor<i32>\n"
-                         "  %r:2 = stablehlo.while(%i = %n, %x = %a) : tensor<i32>, tensor<512x512xf32>\n"
-                         "  cond {\n    %l = stablehlo.constant dense<10> : tensor<i32>\n"
-                         "    %p = stablehlo.compare LT, %i, %l : (tensor<i32>, tensor<i32>) -> tensor<i1>\n"
-                         "    stablehlo.return %p : tensor<i1>\n  } do {\n"
-                         "    %one = stablehlo.constant dense<1> : tensor<i32>\n"
-                         "    %j = stablehlo.add %i, %one : tensor<i32>\n"
-                         "    %y = stablehlo.dot_general %x, %a, contracting_dims = [1] x [0]"
-                         " : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>\n"
-                         "    stablehlo.return %j, %y : tensor<i32>, tensor<512x512xf32>\n  }\n"
-                         "  return %r#1 : tensor<512x512xf32>\n}\n");
+  pjrt_exec *e = compile(
+      "func.func public @main(%a: tensor<512x512xf32>) -> tensor<512x512xf32> {\n"
+      "  %n = stablehlo.constant dense<0> : tensor<i32>\n"
+      "  %r:2 = stablehlo.while(%i = %n, %x = %a) : tensor<i32>, tensor<512x512xf32>\n"
+      "  cond {\n    %l = stablehlo.constant dense<10> : tensor<i32>\n"
+      "    %p = stablehlo.compare LT, %i, %l : (tensor<i32>, tensor<i32>) -> tensor<i1>\n"
+      "    stablehlo.return %p : tensor<i1>\n  } do {\n"
+      "    %one = stablehlo.constant dense<1> : tensor<i32>\n"
+      "    %j = stablehlo.add %i, %one : tensor<i32>\n"
+      "    %y = stablehlo.dot_general %x, %a, contracting_dims = [1] x [0]"
+      " : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>\n"
+      "    stablehlo.return %j, %y : tensor<i32>, tensor<512x512xf32>\n  }\n"
+      "  return %r#1 : tensor<512x512xf32>\n}\n");
   if (!e) return;
   enum { N = 512 };
   float *host = calloc(N * N, sizeof *host);
@@ -420,9 +426,10 @@ TEST(out_of_device_memory_is_an_error) {
   if (!c) return;
   /* 2^50 bytes: more than any device has. */
   pjrt_exec *e = NULL;
-  const char *text = "func.func public @main(%a: tensor<f32>) -> tensor<281474976710656xf32> {\n"
-                     "  %0 = stablehlo.broadcast_in_dim %a, dims = [] : (tensor<f32>) -> tensor<281474976710656xf32>\n"
-                     "  return %0 : tensor<281474976710656xf32>\n}\n";
+  const char *text =
+      "func.func public @main(%a: tensor<f32>) -> tensor<281474976710656xf32> {\n"
+      "  %0 = stablehlo.broadcast_in_dim %a, dims = [] : (tensor<f32>) -> tensor<281474976710656xf32>\n"
+      "  return %0 : tensor<281474976710656xf32>\n}\n";
   tpu_err *err = pjrt_compile(c, text, strlen(text), NULL, 0, &e);
   if (!err) {
     const float x = 1;

@@ -35,7 +35,18 @@ def flatten(out):
 
 
 @HALVES
-@pytest.mark.parametrize("policy", ["torch_fp16", "torch_fp32", "torch_need_autocast_promote", "nn_fp16", "nn_fp32", "methods_fp32", "torch_expect_builtin_promote"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "torch_fp16",
+        "torch_fp32",
+        "torch_need_autocast_promote",
+        "nn_fp16",
+        "nn_fp32",
+        "methods_fp32",
+        "torch_expect_builtin_promote",
+    ],
+)
 def test_dtype_of_each_listed_operator(policy, dtype):
     bad, seen = [], 0
     for entry in getattr(lists() if not IS_CPU else None, policy):
@@ -44,7 +55,11 @@ def test_dtype_of_each_listed_operator(policy, dtype):
         if name in ("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"):
             continue  # covered by test_cells
         owner = F if policy.startswith("nn_") else torch
-        fn = (lambda *a, n=name, **k: getattr(a[0], n)(*a[1:], **k)) if policy.startswith("methods") else getattr(owner, name, None) or getattr(torch._C._nn, name)
+        fn = (
+            (lambda *a, n=name, **k: getattr(a[0], n)(*a[1:], **k))
+            if policy.startswith("methods")
+            else getattr(owner, name, None) or getattr(torch._C._nn, name)
+        )
         if dtype == torch.bfloat16:
             args = tuple(a.bfloat16() if torch.is_tensor(a) and a.dtype == torch.float16 else a for a in args)
         with torch.autocast("tpu", dtype=dtype):
@@ -63,7 +78,12 @@ def test_dtype_of_each_listed_operator(policy, dtype):
             if want in (torch.float16, torch.bfloat16):
                 want = dtype
         else:
-            tensors = [t for a in args for t in (a if isinstance(a, (list, tuple)) else [a]) if torch.is_tensor(t) and t.is_floating_point()]
+            tensors = [
+                t
+                for a in args
+                for t in (a if isinstance(a, (list, tuple)) else [a])
+                if torch.is_tensor(t) and t.is_floating_point()
+            ]
             want = torch.float32 if any(t.dtype == torch.float32 for t in tensors) else dtype
         if want is not None and want.is_floating_point and any(o.dtype != want for o in outs):
             bad.append(f"{name}: {[o.dtype for o in outs]}, expected {want}")

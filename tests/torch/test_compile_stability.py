@@ -134,7 +134,9 @@ NUMBERS = {
     "softplus": lambda x, i: F.softplus(x, 1 + i, 20 + i),
     "threshold": lambda x, i: F.threshold(x, i, -1.0),
     "layer_norm eps": lambda x, i: F.layer_norm(x, (3,), eps=1e-5 * (i + 1)),
-    "batch_norm momentum": lambda x, i: F.batch_norm(x, torch.zeros(3, device=DEVICE), torch.ones(3, device=DEVICE), training=True, momentum=1 / (i + 2)),
+    "batch_norm momentum": lambda x, i: F.batch_norm(
+        x, torch.zeros(3, device=DEVICE), torch.ones(3, device=DEVICE), training=True, momentum=1 / (i + 2)
+    ),
     "smooth_l1 beta": lambda x, i: F.smooth_l1_loss(x, x * 0, beta=i + 0.5),
     "nan_to_num": lambda x, i: torch.nan_to_num(x, nan=i + 0.5),
     "renorm": lambda x, i: torch.renorm(x, 2, 0, i + 1.0),

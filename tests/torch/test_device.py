@@ -86,7 +86,9 @@ def test_guards_restore_the_device():
 
 
 def test_attributes_that_libraries_read():
-    for name in """is_available is_initialized _is_in_bad_fork _lazy_init device device_count current_device set_device synchronize
+    for (
+        name
+    ) in """is_available is_initialized _is_in_bad_fork _lazy_init device device_count current_device set_device synchronize
         manual_seed manual_seed_all get_rng_state set_rng_state get_amp_supported_dtype get_device_name get_device_properties
         memory_stats reset_peak_memory_stats empty_cache memory_allocated max_memory_allocated mem_get_info Stream Event stream
         StreamContext set_stream current_stream initial_seed seed default_generators compile_count fallback_counts cache_stats
@@ -221,7 +223,10 @@ def test_eager_mode_survives_an_exception():
 
 
 def test_launch_blocking_from_the_environment():
-    out = run_python("import torch; print(torch.tpu.eager_mode == torch.tpu.EagerMode.DEBUG, (torch.ones(2, device='tpu') + 1).tolist())", TORCH_TPU_LAUNCH_BLOCKING="1")
+    out = run_python(
+        "import torch; print(torch.tpu.eager_mode == torch.tpu.EagerMode.DEBUG, (torch.ones(2, device='tpu') + 1).tolist())",
+        TORCH_TPU_LAUNCH_BLOCKING="1",
+    )
     assert out.stdout.strip() == "True [2.0, 2.0]"
 
 

@@ -10,7 +10,9 @@ from tpu_testing import ROOT, device_only, run_python
 
 @device_only
 def test_generated_documents():
-    done = subprocess.run([sys.executable, str(ROOT / "tools/gen_docs.py"), "--check"], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools/gen_docs.py"), "--check"], capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -32,7 +34,9 @@ def test_links_lead_somewhere():
 
 def test_files_named_in_documents_are_there():
     for document in [ROOT / "README.md", ROOT / "docs/architecture.md", ROOT / "docs/add-an-op.md", ROOT / "docs/testing.md"]:
-        for name in re.findall(r"`((?:src|adapter|torch_tpu|tests|docs|bench|fuzz|examples|tools|include)/[\w./-]*\w)`", document.read_text()):
+        for name in re.findall(
+            r"`((?:src|adapter|torch_tpu|tests|docs|bench|fuzz|examples|tools|include)/[\w./-]*\w)`", document.read_text()
+        ):
             assert (ROOT / name).exists(), f"{document.name} names {name}, which is not there"
 
 

@@ -86,7 +86,9 @@ CALLS = {
     "index_select dtype": lambda x: x.index_select(0, torch.ones(1, device=x.device)),
     "gather dims": lambda x: x.gather(0, torch.zeros(1, dtype=torch.int64, device=x.device)),
     "gather shape": lambda x: x.gather(0, torch.zeros(1, 9, dtype=torch.int64, device=x.device)),
-    "scatter dtype": lambda x: x.scatter(0, torch.zeros(1, 1, dtype=torch.int64, device=x.device), torch.ones(1, 1, dtype=torch.int64, device=x.device)),
+    "scatter dtype": lambda x: x.scatter(
+        0, torch.zeros(1, 1, dtype=torch.int64, device=x.device), torch.ones(1, 1, dtype=torch.int64, device=x.device)
+    ),
     "index_put values": lambda x: x.index_put_((torch.tensor([0, 1], device=x.device),), torch.ones(3, 4, device=x.device)),
     "topk": lambda x: x.topk(9),
     "kthvalue": lambda x: x.kthvalue(0),
@@ -107,7 +109,9 @@ CALLS = {
     "loss dtype": lambda x: F.cross_entropy(x, torch.zeros(3, dtype=torch.int32, device=x.device)),
     "embedding dtype": lambda x: F.embedding(torch.ones(2, device=x.device), x),
     "layer_norm": lambda x: F.layer_norm(x, (3,)),
-    "batch_norm of one": lambda x: F.batch_norm(x[:1], torch.zeros(4, device=x.device), torch.ones(4, device=x.device), training=True),
+    "batch_norm of one": lambda x: F.batch_norm(
+        x[:1], torch.zeros(4, device=x.device), torch.ones(4, device=x.device), training=True
+    ),
     "group_norm": lambda x: F.group_norm(x, 3),
     "dropout": lambda x: F.dropout(x, 1.5),
     "pool": lambda x: F.max_pool2d(x[None, None], 2, padding=5),
@@ -136,14 +140,16 @@ NOT_YET = {"bernoulli": "the range of p, an operand, is not checked"}
 
 @pytest.mark.parametrize("kind", CALLS)
 def test_same_kind_of_error_as_on_cpu(kind, request):
-    if kind in NOT_YET and not IS_CPU:
+    if kind in NOT_YET and KIND != "cpu":
         request.node.add_marker(pytest.mark.xfail(strict=True, reason=NOT_YET[kind]))
     with pytest.raises(Exception) as want:  # noqa: PT011
         CALLS[kind](X.clone())
     with pytest.raises(Exception) as got:  # noqa: PT011
         out = CALLS[kind](X.to(DEVICE, copy=True))
         [t.cpu() for t in (out if isinstance(out, (tuple, list)) else [out]) if torch.is_tensor(t)]
-    assert issubclass(got.type, want.type) or issubclass(want.type, got.type), f"{got.type.__name__}: {got.value} instead of {want.type.__name__}: {want.value}"
+    assert issubclass(got.type, want.type) or issubclass(want.type, got.type), (
+        f"{got.type.__name__}: {got.value} instead of {want.type.__name__}: {want.value}"
+    )
     assert len(str(got.value)) > 10
 
 
@@ -176,7 +182,11 @@ def test_an_error_does_not_poison_the_same_call(turn):
 def test_a_failed_in_place_write_changes_nothing():
     agree(lambda x: x.add_(torch.ones(3, device=x.device)), X.clone())
     x = X.to(DEVICE, copy=True)
-    for f in (lambda: x.add_(torch.ones(3, device=DEVICE)), lambda: x.index_put_((torch.tensor([0, 1], device=DEVICE),), torch.ones(3, 4, device=DEVICE)), lambda: torch.mm(x, x, out=x)):
+    for f in (
+        lambda: x.add_(torch.ones(3, device=DEVICE)),
+        lambda: x.index_put_((torch.tensor([0, 1], device=DEVICE),), torch.ones(3, 4, device=DEVICE)),
+        lambda: torch.mm(x, x, out=x),
+    ):
         with pytest.raises((RuntimeError, IndexError)):
             f()
     same(x, X)
@@ -295,16 +305,19 @@ def broken_plugin(tmp_path):
             path.write_text("x")
             path.chmod(0)
         elif kind == "library without GetPjrtApi":
-            import ctypes.util
 
-            path = next(p for p in (m.split()[-1] for m in open("/proc/self/maps")) if "libm" in os.path.basename(p) and ".so" in p)
+            path = next(
+                p for p in (m.split()[-1] for m in open("/proc/self/maps")) if "libm" in os.path.basename(p) and ".so" in p
+            )
         return str(path)
 
     return make
 
 
 @device_only
-@pytest.mark.parametrize("kind", ["missing", "text file", "empty file", "folder", "truncated library", "library without GetPjrtApi"])
+@pytest.mark.parametrize(
+    "kind", ["missing", "text file", "empty file", "folder", "truncated library", "library without GetPjrtApi"]
+)
 @pytest.mark.parametrize("variable", ["TORCH_TPU_PJRT_PLUGIN", "TPU_LIBRARY_PATH"])
 def test_a_path_that_is_no_plugin(broken_plugin, kind, variable):
     path = broken_plugin(kind)
@@ -317,7 +330,19 @@ def test_a_path_that_is_no_plugin(broken_plugin, kind, variable):
 
 
 @device_only
-@pytest.mark.parametrize("table", ["null", "tiny", "short", "major", "missing PJRT_Client_Compile", "missing PJRT_Client_Create", "missing PJRT_LoadedExecutable_Execute", "stub PJRT_Client_Create"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        "null",
+        "tiny",
+        "short",
+        "major",
+        "missing PJRT_Client_Compile",
+        "missing PJRT_Client_Create",
+        "missing PJRT_LoadedExecutable_Execute",
+        "stub PJRT_Client_Create",
+    ],
+)
 def test_a_plugin_that_lacks_something(fake_plugin, table):
     kind, _, name = table.partition(" ")
     if name:
@@ -334,7 +359,9 @@ def test_no_plugin_at_all(tmp_path):
 
     site = sysconfig.get_paths()["purelib"]
     for entry in os.listdir(site):
-        if not entry.lower().startswith(("lammps_jax_pjrt", "fastatomstruct", "libtpu", "_virtualenv")) and not entry.endswith(".pth"):
+        if not entry.lower().startswith(("lammps_jax_pjrt", "fastatomstruct", "libtpu", "_virtualenv")) and not entry.endswith(
+            ".pth"
+        ):
             os.symlink(os.path.join(site, entry), tmp_path / entry)
     import torch_tpu
 
@@ -392,7 +419,14 @@ def test_a_corrupt_value(flag):
 
 @device_only
 def test_an_empty_value_is_the_default():
-    assert run_python("import torch; print(torch.tpu.device_count(), torch.ones(2, device='tpu').sum().item())", TORCH_TPU_CPU_DEVICES="", TORCH_TPU_FALLBACK="").stdout.strip() == "1 2.0"
+    assert (
+        run_python(
+            "import torch; print(torch.tpu.device_count(), torch.ones(2, device='tpu').sum().item())",
+            TORCH_TPU_CPU_DEVICES="",
+            TORCH_TPU_FALLBACK="",
+        ).stdout.strip()
+        == "1 2.0"
+    )
 
 
 # ---- exceptions inside of backward ---------------------------------------------------------------------------------------
@@ -486,7 +520,13 @@ print(x.tolist(), flush=True)
 @device_only
 def test_ctrl_c_during_a_compile():
     for delay in (0.3, 0.47):
-        p = subprocess.Popen([sys.executable, "-c", textwrap.dedent(INTERRUPTED)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
+        p = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(INTERRUPTED)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd="/",
+        )
         try:
             assert p.stdout.readline().strip() == "go"
             time.sleep(delay)
@@ -499,7 +539,17 @@ def test_ctrl_c_during_a_compile():
 
 @device_only
 def test_ctrl_c_that_nobody_catches_ends_the_process():
-    p = subprocess.Popen([sys.executable, "-c", "import torch\nprint('go', flush=True)\nn = 0\nwhile True: n += 1; torch.ones(n, device='tpu').sin()"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
+    p = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import torch\nprint('go', flush=True)\nn = 0\nwhile True: n += 1; torch.ones(n, device='tpu').sin()",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    )
     try:
         assert p.stdout.readline().strip() == "go"
         time.sleep(0.4)

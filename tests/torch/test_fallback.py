@@ -83,7 +83,10 @@ def test_counts_can_be_reset(ops):
     assert torch.tpu.fallback_counts() == {}
 
 
-USE = DEFINE + "x = torch.arange(3., device='tpu')\nfor _ in range(3): ops.twice(x)\nops.pair(x, [x])\nprint(torch.tpu.fallback_counts())\n"
+USE = (
+    DEFINE
+    + "x = torch.arange(3., device='tpu')\nfor _ in range(3): ops.twice(x)\nops.pair(x, [x])\nprint(torch.tpu.fallback_counts())\n"
+)
 
 
 def test_warns_once_an_operator():

@@ -10,13 +10,22 @@ pytestmark = device_only
 
 
 def test_import_torch_is_enough():
-    out = run_python("import torch; x = torch.randn(3, device='tpu'); print(x.device, x.is_tpu, torch.utils._pallas.has_torch_tpu() if hasattr(torch.utils, '_pallas') else hasattr(torch, 'tpu'))")
+    out = run_python(
+        "import torch; x = torch.randn(3, device='tpu'); print(x.device, x.is_tpu, torch.utils._pallas.has_torch_tpu() if hasattr(torch.utils, '_pallas') else hasattr(torch, 'tpu'))"
+    )
     assert out.stdout.strip() == "tpu:0 True True" and out.stderr == ""
 
 
 def test_importing_the_package_first_is_the_same():
-    for code in ("import torch_tpu, torch", "import torch, torch_tpu", "from torch_tpu import _loader; _loader.load(); _loader.load(); import torch", "import torch; import importlib, torch_tpu; importlib.reload(torch_tpu)"):
-        assert run_python(code + "; print((torch.ones(2, device='tpu') + 1).tolist(), torch_tpu.__version__ if 'torch_tpu' in dir() else '')").stdout.startswith("[2.0, 2.0]")
+    for code in (
+        "import torch_tpu, torch",
+        "import torch, torch_tpu",
+        "from torch_tpu import _loader; _loader.load(); _loader.load(); import torch",
+        "import torch; import importlib, torch_tpu; importlib.reload(torch_tpu)",
+    ):
+        assert run_python(
+            code + "; print((torch.ones(2, device='tpu') + 1).tolist(), torch_tpu.__version__ if 'torch_tpu' in dir() else '')"
+        ).stdout.startswith("[2.0, 2.0]")
 
 
 def test_autoload_can_be_switched_off():
@@ -30,7 +39,9 @@ def test_autoload_can_be_switched_off():
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
     assert out.stdout.split("\n")[:2] == ["False False False privateuseone", "unknown"]
-    out = run_python("import torch, torch_tpu; print((torch.ones(2, device='tpu') + 1).tolist())", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    out = run_python(
+        "import torch, torch_tpu; print((torch.ones(2, device='tpu') + 1).tolist())", TORCH_DEVICE_BACKEND_AUTOLOAD="0"
+    )
     assert out.stdout.strip() == "[2.0, 2.0]"
 
 
@@ -80,12 +91,15 @@ sys.meta_path.insert(0, Finder())
 
 
 def test_another_minor_version_of_torch_is_refused():
-    code = OTHER_BUILD % "2.99.0" + """
+    code = (
+        OTHER_BUILD % "2.99.0"
+        + """
 import torch
 print(torch.ones(2).sum().item(), hasattr(torch, "tpu"))
 try: import torch_tpu
 except ImportError as e: print(e)
 """
+    )
     first, error = run_python(code).stdout.strip().splitlines()
     assert first == "2.0 False"
     assert "2.99" in error and torch.__version__.split("+")[0] in error and "built for" in error, error

@@ -135,7 +135,9 @@ INPLACE = {
     "index_fill_": lambda x: x.index_fill_(1, torch.tensor([2, 0], device=x.device), 8),
     "index_add_": lambda x: x.index_add_(0, torch.tensor([1, 1], device=x.device), x[:2].clone(), alpha=2),
     "index_copy_": lambda x: x.index_copy_(0, torch.tensor([2, 0], device=x.device), x[:2].clone()),
-    "index_put_": lambda x: x.index_put_((torch.tensor([0, 0], device=x.device), torch.tensor([1, 1], device=x.device)), x[0, :2].clone(), accumulate=True),
+    "index_put_": lambda x: x.index_put_(
+        (torch.tensor([0, 0], device=x.device), torch.tensor([1, 1], device=x.device)), x[0, :2].clone(), accumulate=True
+    ),
     "scatter_": lambda x: x.scatter_(1, torch.tensor([[3, 0]], device=x.device), x[1:2, :2].clone()),
     "scatter_ number": lambda x: x.scatter_(0, torch.tensor([[2, 1, 0, 0]], device=x.device), 6.0),
     "scatter_add_": lambda x: x.scatter_add_(1, torch.tensor([[1, 1], [2, 2]], device=x.device), x[:2, :2].clone()),

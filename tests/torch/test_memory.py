@@ -52,7 +52,13 @@ def test_mem_get_info_and_stats():
     x = torch.zeros(MB, device="tpu")
     assert torch.tpu.mem_get_info()[1] == total and free - torch.tpu.mem_get_info()[0] == 4 * MB
     s = torch.tpu.memory_stats()
-    for key in ("allocated_bytes.all.current", "active_bytes.all.peak", "reserved_bytes.all.peak", "num_alloc_retries", "num_ooms"):
+    for key in (
+        "allocated_bytes.all.current",
+        "active_bytes.all.peak",
+        "reserved_bytes.all.peak",
+        "num_alloc_retries",
+        "num_ooms",
+    ):
         assert key in s
     assert s["allocated_bytes.all.current"] == allocated() and s["allocated_bytes.all.peak"] >= 4 * MB
     assert torch.accelerator.get_memory_info() == torch.tpu.mem_get_info()

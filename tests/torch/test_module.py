@@ -95,7 +95,11 @@ def test_load_state_dict_crosses_devices():
 
 def test_parametrizations_hooks_and_vectors():
     torch.manual_seed(0)
-    for wrap in (nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm, nn.utils.parametrizations.orthogonal):
+    for wrap in (
+        nn.utils.parametrizations.weight_norm,
+        nn.utils.parametrizations.spectral_norm,
+        nn.utils.parametrizations.orthogonal,
+    ):
         m = wrap(nn.Linear(3, 3)).eval()
         c = copy.deepcopy(m).to(DEVICE)
         close(c.weight, m.weight, 1e-4, 1e-4)
@@ -191,26 +195,43 @@ ZOO = {
     "PixelShuffle": (lambda: nn.PixelShuffle(2), lambda: (R(1, 4, 2, 2),)),
     "Unfold and Fold": (lambda: nn.Sequential(nn.Unfold(2), nn.Fold((4, 4), 2)), lambda: (R(1, 2, 4, 4),)),
     "Embedding": (lambda: nn.Embedding(7, 3, padding_idx=0), lambda: (torch.tensor([[0, 3, 3], [6, 1, 0]]),)),
-    "EmbeddingBag": (lambda: nn.EmbeddingBag(7, 3, mode="mean"), lambda: (torch.tensor([0, 3, 3, 6, 1]), torch.tensor([0, 2, 2]))),
+    "EmbeddingBag": (
+        lambda: nn.EmbeddingBag(7, 3, mode="mean"),
+        lambda: (torch.tensor([0, 3, 3, 6, 1]), torch.tensor([0, 2, 2])),
+    ),
     "RNN": (lambda: nn.RNN(3, 4, 2, batch_first=True), lambda: (R(2, 5, 3),)),
     "GRU": (lambda: nn.GRU(3, 4, bidirectional=True), lambda: (R(5, 2, 3),)),
     "LSTM": (lambda: nn.LSTM(3, 4, 2, proj_size=2), lambda: (R(5, 2, 3),)),
     "LSTMCell": (lambda: nn.LSTMCell(3, 4), lambda: (R(2, 3),)),
     "GRUCell": (lambda: nn.GRUCell(3, 4), lambda: (R(2, 3),)),
     "MultiheadAttention": (lambda: nn.MultiheadAttention(8, 2, batch_first=True), lambda: (R(2, 3, 8), R(2, 4, 8), R(2, 4, 8))),
-    "TransformerEncoderLayer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), lambda: (R(2, 4, 8),)),
+    "TransformerEncoderLayer": (
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+        lambda: (R(2, 4, 8),),
+    ),
     "TransformerDecoderLayer": (lambda: nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0), lambda: (R(4, 2, 8), R(3, 2, 8))),
     "activations": (
-        lambda: nn.ModuleList([getattr(nn, n)() for n in "ELU GELU SELU SiLU Mish ReLU6 Hardswish Softplus Tanhshrink LogSigmoid Softsign Hardsigmoid CELU PReLU".split()]),
+        lambda: nn.ModuleList(
+            [
+                getattr(nn, n)()
+                for n in "ELU GELU SELU SiLU Mish ReLU6 Hardswish Softplus Tanhshrink LogSigmoid Softsign Hardsigmoid CELU PReLU".split()
+            ]
+        ),
         lambda: (R(4, 5),),
     ),
     "Softmax": (lambda: nn.Sequential(nn.LogSoftmax(1), nn.Softmin(0)), lambda: (R(3, 4),)),
     "CosineSimilarity": (lambda: nn.CosineSimilarity(), lambda: (R(3, 4), R(3, 4))),
-    "CrossEntropyLoss": (lambda: nn.CrossEntropyLoss(torch.tensor([1.0, 2, 3]), label_smoothing=0.1, ignore_index=1), lambda: (R(4, 3), torch.tensor([0, 2, 1, 2]))),
+    "CrossEntropyLoss": (
+        lambda: nn.CrossEntropyLoss(torch.tensor([1.0, 2, 3]), label_smoothing=0.1, ignore_index=1),
+        lambda: (R(4, 3), torch.tensor([0, 2, 1, 2])),
+    ),
     "BCEWithLogitsLoss": (lambda: nn.BCEWithLogitsLoss(pos_weight=torch.tensor([2.0])), lambda: (R(4, 3), torch.rand(4, 3))),
     "KLDivLoss": (lambda: nn.KLDivLoss(reduction="batchmean"), lambda: (R(4, 3), torch.rand(4, 3))),
     "HuberLoss": (lambda: nn.HuberLoss(delta=0.5), lambda: (R(4, 3), R(4, 3))),
-    "CTCLoss": (lambda: nn.CTCLoss(), lambda: (R(6, 2, 5).log_softmax(2), torch.tensor([[1, 2], [3, 4]]), torch.tensor([6, 6]), torch.tensor([2, 2]))),
+    "CTCLoss": (
+        lambda: nn.CTCLoss(),
+        lambda: (R(6, 2, 5).log_softmax(2), torch.tensor([[1, 2], [3, 4]]), torch.tensor([6, 6]), torch.tensor([2, 2])),
+    ),
     "TripletMarginLoss": (lambda: nn.TripletMarginLoss(), lambda: (R(4, 3), R(4, 3), R(4, 3))),
 }
 
@@ -276,5 +297,11 @@ def test_attention_masks():
 
 def test_normalisation_in_low_precision():
     x = R(4, 6).bfloat16()
-    for f in (lambda t: F.layer_norm(t, (6,)), lambda t: F.softmax(t, 1), lambda t: F.gelu(t), lambda t: F.silu(t), lambda t: F.rms_norm(t, (6,))):
+    for f in (
+        lambda t: F.layer_norm(t, (6,)),
+        lambda t: F.softmax(t, 1),
+        lambda t: F.gelu(t),
+        lambda t: F.silu(t),
+        lambda t: F.rms_norm(t, (6,)),
+    ):
         close(f(x.to(DEVICE)), f(x), 2e-2, 2e-2)

@@ -5,14 +5,31 @@ import math
 
 import pytest
 import torch
-from tpu_testing import COMPLEX, DEVICE, DTYPES, FLOATS, INTS, KIND, SIGNED, WIDE_UNSIGNED, agree, check, close, name_of, same, sample
+from tpu_testing import (
+    COMPLEX,
+    DEVICE,
+    DTYPES,
+    FLOATS,
+    INTS,
+    KIND,
+    SIGNED,
+    WIDE_UNSIGNED,
+    agree,
+    check,
+    close,
+    name_of,
+    same,
+    sample,
+)
 
 inf, nan = float("inf"), float("nan")
 F = torch.nn.functional
 
 # ---- int64 ---------------------------------------------------------------------------------------------------------------
 
-BIG = torch.tensor([2**62, -(2**62), 2**53 + 1, -(2**53) - 1, 2**31, -(2**31) - 1, 16777217, 3, -7, 0, 1, -1, 2**63 - 1, -(2**63)])
+BIG = torch.tensor(
+    [2**62, -(2**62), 2**53 + 1, -(2**53) - 1, 2**31, -(2**31) - 1, 16777217, 3, -7, 0, 1, -1, 2**63 - 1, -(2**63)]
+)
 SMALL = torch.tensor([1, 3, -2, 7, 5, -5, 16777216, 2, 3, 4, 10, -10, 1, 2])
 
 INT64 = {
@@ -41,7 +58,7 @@ INT64 = {
     "index": lambda a, b: (a[b.abs() % 14], a.gather(0, b.abs() % 14), a.take(b.abs() % 14), a.flip(0), a.roll(3)),
     "index_add": lambda a, b: a.index_add(0, torch.tensor([0, 0, 2], device=a.device), a[:3]),
     "scatter_add": lambda a, b: a.scatter_add(0, b.abs() % 14, b),
-    "unique": lambda a, b: (torch.unique(torch.cat([a, a, b]))),
+    "unique": lambda a, b: torch.unique(torch.cat([a, a, b])),
     "cat": lambda a, b: (torch.cat([a, b]), torch.stack([a, b], 1)),
     "matmul": lambda a, b: a.view(2, 7) @ b.view(7, 2),
     "casts": lambda a, b: (a.to(torch.int32), a.to(torch.float64), a.to(torch.float32), a.to(torch.bool), a.to(torch.int8)),
@@ -66,9 +83,33 @@ def test_int64_is_exact(kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=name_of)
-@pytest.mark.parametrize("kind", ["add", "mul", "wraps", "floor div", "remainder", "fmod", "and or xor not", "compare", "minimum", "sum", "extremes", "sort", "where", "casts", "true div", "sign", "matmul"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "add",
+        "mul",
+        "wraps",
+        "floor div",
+        "remainder",
+        "fmod",
+        "and or xor not",
+        "compare",
+        "minimum",
+        "sum",
+        "extremes",
+        "sort",
+        "where",
+        "casts",
+        "true div",
+        "sign",
+        "matmul",
+    ],
+)
 def test_narrow_integers_wrap(kind, dtype):
-    a, b = (torch.arange(14) * 37 % 251 - (0 if dtype == torch.uint8 else 120)).to(dtype), (torch.arange(14) * 11 % 7 + 1).to(dtype)
+    a, b = (
+        (torch.arange(14) * 37 % 251 - (0 if dtype == torch.uint8 else 120)).to(dtype),
+        (torch.arange(14) * 11 % 7 + 1).to(dtype),
+    )
     agree(INT64[kind], a, b, rtol=1e-6 if kind == "true div" else 0)
 
 
@@ -86,8 +127,22 @@ def test_bools():
     a, b = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
     for f in (
         lambda a, b: (a & b, a | b, a ^ b, ~a, a + b, a * b, a == b, a < b, a.sum(), a.cumsum(0), a.any(), a.all(), a.prod()),
-        lambda a, b: (a.long(), a.float() + 1, a + 1, a * 2.5, torch.where(a, b, ~b), a.logical_xor(b), a.argmax(), a.sort(stable=True), a.max()),
-        lambda a, b: (torch.logical_not(torch.tensor([0, 2, -1], device=a.device)), torch.logical_and(a.long() * 2, b), a.float().bool()),
+        lambda a, b: (
+            a.long(),
+            a.float() + 1,
+            a + 1,
+            a * 2.5,
+            torch.where(a, b, ~b),
+            a.logical_xor(b),
+            a.argmax(),
+            a.sort(stable=True),
+            a.max(),
+        ),
+        lambda a, b: (
+            torch.logical_not(torch.tensor([0, 2, -1], device=a.device)),
+            torch.logical_and(a.long() * 2, b),
+            a.float().bool(),
+        ),
         lambda a, b: a.to(torch.uint8).mul_(255).add_(b),
     ):
         agree(f, a, b)
@@ -135,13 +190,17 @@ def promoted(fn, *args):
 @pytest.mark.parametrize("first", DTYPES, ids=name_of)
 @pytest.mark.parametrize("kinds", [("dims", "dims"), ("dims", "0-d"), ("0-d", "dims")], ids="-".join)
 def test_promotion_of_tensors(first, kinds):
-    for second in DTYPES if kinds[0] == "dims" else (torch.bool, torch.int16, torch.int64, torch.bfloat16, torch.float32, torch.complex64):
+    for second in (
+        DTYPES if kinds[0] == "dims" else (torch.bool, torch.int16, torch.int64, torch.bfloat16, torch.float32, torch.complex64)
+    ):
         promoted(torch.add, OPERANDS[kinds[0]](first), OPERANDS[kinds[1]](second))
 
 
 @pytest.mark.parametrize("op", [torch.mul, torch.true_divide, torch.eq, torch.maximum, torch.pow], ids=lambda f: f.__name__)
 def test_promotion_of_other_operators(op):
-    for a, b in itertools.product((torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32, torch.complex64), repeat=2):
+    for a, b in itertools.product(
+        (torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32, torch.complex64), repeat=2
+    ):
         promoted(op, torch.ones(3, dtype=a), torch.ones((), dtype=b))
 
 
@@ -164,7 +223,13 @@ def test_promotion_of_a_host_number():
 
 
 def test_promotion_in_lists():
-    for a, b in ((torch.int32, torch.float32), (torch.float16, torch.float32), (torch.bool, torch.uint8), (torch.int64, torch.bfloat16), (torch.float32, torch.complex64)):
+    for a, b in (
+        (torch.int32, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.bool, torch.uint8),
+        (torch.int64, torch.bfloat16),
+        (torch.float32, torch.complex64),
+    ):
         promoted(lambda x, y: torch.cat([x, y]), torch.ones(2, dtype=a), torch.ones(2, dtype=b))
         promoted(lambda x, y: torch.stack([x, y]), torch.ones(2, dtype=a), torch.ones(2, dtype=b))
 
@@ -192,17 +257,37 @@ def test_result_dtype_of_reductions(dtype):
 
 ODD = torch.tensor([1.0, -1.0, 0.0, -0.0, 2.5, -2.5, 0.5, 1e30, -1e30, 1e-30, inf, -inf, nan, 3.0])
 SPECIAL = {
-    "max min": lambda x: (torch.maximum(x, x.flip(0)), torch.minimum(x, x.flip(0)), x.max(), x.min(), x.amax(), x.view(2, 7).max(1)),
+    "max min": lambda x: (
+        torch.maximum(x, x.flip(0)),
+        torch.minimum(x, x.flip(0)),
+        x.max(),
+        x.min(),
+        x.amax(),
+        x.view(2, 7).max(1),
+    ),
     "fmax": lambda x: (torch.fmax(x, x.flip(0)), torch.fmin(x, x.flip(0))),
     "clamp": lambda x: (x.clamp(-1, 1), x.clamp(min=0), x.clamp_max(2), x.clamp(torch.full_like(x, -2), torch.full_like(x, nan))),
     "relu": lambda x: (F.relu(x), F.relu6(x), F.leaky_relu(x), F.hardtanh(x), F.threshold(x, 0.0, 5.0)),
-    "order": lambda x: (x.sort().values, x.sort(descending=True).values, x.topk(4).values, x.topk(4, largest=False).values, x.argmax(), x.argmin()),
+    "order": lambda x: (
+        x.sort().values,
+        x.sort(descending=True).values,
+        x.topk(4).values,
+        x.topk(4, largest=False).values,
+        x.argmax(),
+        x.argmin(),
+    ),
     "stable order": lambda x: (x.sort(stable=True), torch.sort(x, stable=True, descending=True)),
     "compare": lambda x: (x == x, x != x, x < x.flip(0), x >= 0, x == -0.0),
     "classes": lambda x: (x.isnan(), x.isinf(), x.isfinite(), x.isposinf(), x.isneginf(), x.signbit(), x.sign(), torch.sgn(x)),
     "nan_to_num": lambda x: (x.nan_to_num(), x.nan_to_num(1, 2, 3)),
     "rounding": lambda x: (x.round(), x.floor(), x.ceil(), x.trunc(), x.frac(), torch.round(x * 1.25, decimals=1)),
-    "remainder": lambda x: (x % 3, torch.fmod(x, 3), x.remainder(-2.5), torch.div(x, 2.5, rounding_mode="floor"), torch.div(x, 2.5, rounding_mode="trunc")),
+    "remainder": lambda x: (
+        x % 3,
+        torch.fmod(x, 3),
+        x.remainder(-2.5),
+        torch.div(x, 2.5, rounding_mode="floor"),
+        torch.div(x, 2.5, rounding_mode="trunc"),
+    ),
     "where": lambda x: torch.where(x.isnan(), x * 0, x),
     "cumulative": lambda x: (x[:11].cumsum(0)[:7], x.cummax(0).values, torch.logcumsumexp(x[:7], 0)),
     "nan sums": lambda x: (x.nansum(), x.nanmean(), x[:10].nanmedian(), x.median()),
@@ -224,7 +309,9 @@ MATH = "sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh exp exp2 exp
 
 @pytest.mark.parametrize("name", MATH)
 def test_functions_over_their_range(name):
-    x = torch.cat([torch.linspace(-4, 4, 61), torch.linspace(-1, 1, 41), ODD, torch.tensor([1e-6, -1e-6, 40.0, -40.0, 88.0, -103.0])])
+    x = torch.cat(
+        [torch.linspace(-4, 4, 61), torch.linspace(-1, 1, 41), ODD, torch.tensor([1e-6, -1e-6, 40.0, -40.0, 88.0, -103.0])]
+    )
     agree(lambda t: getattr(torch, name)(t), x, rtol=2e-5, atol=2e-6)
     agree(lambda t: getattr(torch, name)(t), x.double(), rtol=1e-9, atol=1e-10)
     agree(lambda t: getattr(torch, name)(t), torch.tensor([1, 2, 3]), rtol=2e-5, atol=2e-6)
@@ -305,7 +392,14 @@ def test_complex(dtype):
     for f in (
         lambda a, b: (a + b, a - b, a * b, a / b, a * 2j, a + 1, 1 - a, a == b),
         lambda a, b: (a.abs(), a.angle(), a.conj() * b, a.real + b.imag, a.sgn(), a.sum(), a.mean(), a.prod(1)),
-        lambda a, b: (a @ b.mH, a.cumsum(0), torch.cat([a, b]), a.t().contiguous(), a.square(), a.reciprocal() if False else b.reciprocal()),
+        lambda a, b: (
+            a @ b.mH,
+            a.cumsum(0),
+            torch.cat([a, b]),
+            a.t().contiguous(),
+            a.square(),
+            a.reciprocal() if False else b.reciprocal(),
+        ),
         lambda a, b: ((a * 0.1).exp(), b.log(), b.sqrt(), (a * 0.1).sin(), (a * 0.1).cos(), (a * 0.1).tanh()),
         lambda a, b: (torch.view_as_real(a * b), torch.complex(a.real, b.imag), torch.polar(a.abs(), b.angle())),
         lambda a, b: (torch.where(a == b, a, b), a[1:, ::2], a.index_select(0, torch.tensor([2, 0], device=a.device)), b**2),
@@ -372,7 +466,15 @@ def test_convolutions_that_look_alike():
     def f(x, w):
         x = x.clone().requires_grad_()
         out = []
-        for kw in ({}, {"dilation": 2}, {"stride": 3}, {"stride": 3, "dilation": 2}, {"padding": 1}, {"padding": 1, "dilation": 2}, {"groups": 2}):
+        for kw in (
+            {},
+            {"dilation": 2},
+            {"stride": 3},
+            {"stride": 3, "dilation": 2},
+            {"padding": 1},
+            {"padding": 1, "dilation": 2},
+            {"groups": 2},
+        ):
             y = F.conv2d(x, w[:, : 4 // kw.get("groups", 1)], **kw)
             (g,) = torch.autograd.grad((y * y).sum(), x)
             out += [y.detach(), g]
@@ -406,7 +508,9 @@ INDEX = {
     "take_along_dim": lambda x, i, m: torch.take_along_dim(x, x.argsort(0), 0),
     "take": lambda x, i, m: x.take(torch.tensor([[0, -1], [5, 7]], device=x.device)),
     "index_put": lambda x, i, m: x.index_put((i, i % 4), torch.ones(3, 2, device=x.device).to(x.dtype)),
-    "index_put accumulate": lambda x, i, m: x.index_put((i * 0,), torch.ones(3, 4, 2, device=x.device).to(x.dtype), accumulate=True),
+    "index_put accumulate": lambda x, i, m: x.index_put(
+        (i * 0,), torch.ones(3, 4, 2, device=x.device).to(x.dtype), accumulate=True
+    ),
     "set by mask": lambda x, i, m: x.clone().masked_fill_(m[..., None], 7),
     "set by mask of values": lambda x, i, m: x.clone().index_put_((m,), torch.arange(2, device=x.device).to(x.dtype)),
     "scatter_reduce": lambda x, i, m: [x.scatter_reduce(0, x.long().abs() % 3, x, r) for r in ("sum", "amax", "amin")],
@@ -416,7 +520,11 @@ INDEX = {
     "unique_consecutive": lambda x, i, m: torch.unique_consecutive(x.flatten()),
     "repeat_interleave": lambda x, i, m: x.repeat_interleave(i, 0),
     "tril and triu": lambda x, i, m: (x[..., 0].tril(-1), x[..., 0].triu(1)),
-    "select_scatter": lambda x, i, m: (x.select_scatter(x[0] + 1, 0, 2), x.slice_scatter(x[:1], 0, 1, 2), x.diagonal_scatter(x.diagonal() * 0)),
+    "select_scatter": lambda x, i, m: (
+        x.select_scatter(x[0] + 1, 0, 2),
+        x.slice_scatter(x[:1], 0, 1, 2),
+        x.diagonal_scatter(x.diagonal() * 0),
+    ),
 }
 
 
@@ -430,9 +538,26 @@ def test_indexing(kind, dtype):
 def test_large_indices_are_exact():
     x = torch.arange(100_003)
     i = torch.tensor([0, 255, 256, 257, 4097, 65_537, 99_991, 100_002])
-    agree(lambda x, i: (x[i], x.gather(0, i), x.index_select(0, i), x.take(i), F.embedding(i, x[:, None].float()), x.index_fill(0, i, -1)[i]), x, i)
+    agree(
+        lambda x, i: (
+            x[i],
+            x.gather(0, i),
+            x.index_select(0, i),
+            x.take(i),
+            F.embedding(i, x[:, None].float()),
+            x.index_fill(0, i, -1)[i],
+        ),
+        x,
+        i,
+    )
     agree(lambda x, i: (x == 65_537).nonzero(), x, i)
-    agree(lambda x, i: torch.zeros(2, dtype=torch.float32, device=x.device).index_put((i * 0,), torch.ones(8, device=x.device), accumulate=True), x, i)
+    agree(
+        lambda x, i: torch.zeros(2, dtype=torch.float32, device=x.device).index_put(
+            (i * 0,), torch.ones(8, device=x.device), accumulate=True
+        ),
+        x,
+        i,
+    )
 
 
 @pytest.mark.parametrize("n", [1, 7, 255, 256, 257, 4097])
@@ -445,9 +570,33 @@ def test_zero_size_operands():
     e, z = torch.zeros(0, 3), torch.zeros(2, 0)
     for f in (
         lambda e, z: (e + 1, e.sum(), e.sum(0), e.prod(), e.mean(), e.t() @ e, z @ z.t(), torch.cat([e, e + 1])),
-        lambda e, z: (e.cumsum(0), e.sort(0), e.any(), e.all(), e.max(1), e.softmax(1), e.argsort(), e.flip(0), e.unfold(1, 2, 1)),
-        lambda e, z: (e[:, 1], e.nonzero(), e[e > 0], e.gather(0, e.long()), torch.stack([e, e]), e.repeat(2, 2), e.expand(4, 0, 3)),
-        lambda e, z: (F.linear(e, torch.ones(4, 3, device=e.device)), F.layer_norm(e, (3,)), F.relu(e), F.mse_loss(e, e), F.one_hot(e[:, 0].long(), 3)),
+        lambda e, z: (
+            e.cumsum(0),
+            e.sort(0),
+            e.any(),
+            e.all(),
+            e.max(1),
+            e.softmax(1),
+            e.argsort(),
+            e.flip(0),
+            e.unfold(1, 2, 1),
+        ),
+        lambda e, z: (
+            e[:, 1],
+            e.nonzero(),
+            e[e > 0],
+            e.gather(0, e.long()),
+            torch.stack([e, e]),
+            e.repeat(2, 2),
+            e.expand(4, 0, 3),
+        ),
+        lambda e, z: (
+            F.linear(e, torch.ones(4, 3, device=e.device)),
+            F.layer_norm(e, (3,)),
+            F.relu(e),
+            F.mse_loss(e, e),
+            F.one_hot(e[:, 0].long(), 3),
+        ),
         lambda e, z: (z.var(), z.std(1), z.norm(), torch.logsumexp(z, 1), z.amax(0)),
         lambda e, z: (e.view(torch.int32), e.clone(), e.contiguous(), e.to(torch.float64), torch.einsum("ij,kj->ik", e, e)),
     ):
@@ -457,8 +606,27 @@ def test_zero_size_operands():
 def test_0d_operands():
     s = torch.tensor(-2.5)
     for f in (
-        lambda s: (s.sum(0), s.max(0), s.softmax(0), s.cumsum(0), s.sort(0), s.argmax(0), s.flip(0), s.unsqueeze(0), s.t(), s.expand(2)),
-        lambda s: (s.prod(), s.mean(), s.var(correction=0), s.norm(), s.topk(1, 0), s.gather(0, (s * 0).long()), s.index_select(0, (s * 0).long())),
+        lambda s: (
+            s.sum(0),
+            s.max(0),
+            s.softmax(0),
+            s.cumsum(0),
+            s.sort(0),
+            s.argmax(0),
+            s.flip(0),
+            s.unsqueeze(0),
+            s.t(),
+            s.expand(2),
+        ),
+        lambda s: (
+            s.prod(),
+            s.mean(),
+            s.var(correction=0),
+            s.norm(),
+            s.topk(1, 0),
+            s.gather(0, (s * 0).long()),
+            s.index_select(0, (s * 0).long()),
+        ),
         lambda s: (s.view(1, 1), s.reshape(-1), s.repeat(2), s.any(), s.nonzero(), s[None], s[...], s.logsumexp(0), s.sum(-1)),
     ):
         agree(f, s)

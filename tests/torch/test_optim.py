@@ -53,7 +53,11 @@ def problem(device):
 
 def run(device, name, steps=5, **kw):
     ps, loss = problem(device)
-    o = getattr(torch.optim, name.split()[0])([{"params": ps[:1]}, {"params": ps[1:], "lr": 0.05}], **kw) if "LBFGS" not in name else torch.optim.LBFGS(ps, **kw)
+    o = (
+        getattr(torch.optim, name.split()[0])([{"params": ps[:1]}, {"params": ps[1:], "lr": 0.05}], **kw)
+        if "LBFGS" not in name
+        else torch.optim.LBFGS(ps, **kw)
+    )
     for _ in range(steps):
 
         def closure():

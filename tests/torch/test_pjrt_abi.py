@@ -59,7 +59,7 @@ def ours(tmp_path_factory):
         ]
     for _, call, _ in CALLS + [("0", "PJRT_Error_Destroy", ""), ("1", "PJRT_Error_Message", "")]:
         lines.append(f'printf("SIZE.{call} %d 0\\n", (int){call}_SIZE);')
-    lines.append(f'printf("TABLE %zu 0\\n", offsetof(PJRT_Api, slots)); return 0; }}')
+    lines.append('printf("TABLE %zu 0\\n", offsetof(PJRT_Api, slots)); return 0; }')
     (folder / "abi.c").write_text("\n".join(lines))
     subprocess.run([CC, "-std=gnu11", "-I", ROOT / "src", folder / "abi.c", "-o", folder / "abi"], check=True)
     out = subprocess.run([folder / "abi"], check=True, capture_output=True, text=True).stdout
@@ -80,7 +80,7 @@ def test_struct(ours, struct):
     fields = STRUCTS[struct]
     # Every field, in the same order, at the same place: a struct that stops early would have the wrong size.
     assert len(fields) == len(names)
-    for mine, other in zip(fields, names):
+    for mine, other in zip(fields, names, strict=True):
         if (struct, mine) not in UNIONS:
             assert OTHER_NAMES.get(mine, mine) == other
         field = getattr(theirs, other)
@@ -110,9 +110,11 @@ def test_table_starts_where_theirs_does(ours):
 @pytest.mark.parametrize(
     "ours_name,theirs",
     [(f"PJRT_CODE_{n}", f"PJRT_Error_Code_{n}") for n in re.findall(r"PJRT_CODE_(\w+) =", HEADER)]
-    + [("PJRT_LAYOUT_TILED", "PJRT_Buffer_MemoryLayout_Type_Tiled"),
-       ("PJRT_LAYOUT_STRIDES", "PJRT_Buffer_MemoryLayout_Type_Strides"),
-       ("PJRT_HOST_IMMUTABLE_ONLY_DURING_CALL", "PJRT_HostBufferSemantics_kImmutableOnlyDuringCall")],
+    + [
+        ("PJRT_LAYOUT_TILED", "PJRT_Buffer_MemoryLayout_Type_Tiled"),
+        ("PJRT_LAYOUT_STRIDES", "PJRT_Buffer_MemoryLayout_Type_Strides"),
+        ("PJRT_HOST_IMMUTABLE_ONLY_DURING_CALL", "PJRT_HostBufferSemantics_kImmutableOnlyDuringCall"),
+    ],
 )
 def test_numbers(ours_name, theirs):
     assert int(re.search(rf"{ours_name} = (\d+)", HEADER)[1]) == getattr(abi, theirs)
@@ -122,7 +124,7 @@ def test_value_types():
     order = re.search(r"typedef enum \{\s+(PJRT_VALUE_[^}]*?)\s+\}", HEADER)[1].split(", ")
     theirs = ["kString", "kInt64", "kInt64List", "kFloat", "kBool"]
     assert len(order) == len(theirs)
-    for i, (mine, other) in enumerate(zip(order, theirs)):
+    for i, (mine, other) in enumerate(zip(order, theirs, strict=True)):
         assert mine.replace("PJRT_VALUE_", "").replace("_", "") == other[1:].upper()
         assert getattr(abi, f"PJRT_NamedValue_{other}") == i
 

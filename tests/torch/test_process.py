@@ -137,9 +137,9 @@ def test_spawn_by_torch():
 
 @device_only
 def test_a_device_tensor_in_a_queue_arrives_or_is_refused_clearly():
-    code = """
+    code = f"""
     import sys, torch, torch.multiprocessing as mp
-    sys.path.insert(0, {path!r})
+    sys.path.insert(0, {os.path.dirname(__file__)!r})
     from test_process import child_gets
     if __name__ == "__main__":
         c = mp.get_context("spawn"); q, back = c.SimpleQueue(), c.SimpleQueue()
@@ -147,7 +147,7 @@ def test_a_device_tensor_in_a_queue_arrives_or_is_refused_clearly():
         except (RuntimeError, NotImplementedError) as e: print("refused:", e)
         else:
             p = c.Process(target=child_gets, args=(q, back)); p.start(); print("arrived:", back.get()); p.join()
-    """.format(path=os.path.dirname(__file__))
+    """
     out = run_python(code).stdout.strip()
     assert out == "arrived: [2.0, 4.0]" or (out.startswith("refused:") and len(out) > 30), out
 
@@ -180,7 +180,18 @@ def test_a_forked_child_that_leaves_the_device_alone():
 
 
 @device_only
-@pytest.mark.parametrize("use", ["torch.zeros(1, device='tpu')", "torch.ones(2).tpu()", "torch.tpu.synchronize()", "x + 1", "x.cpu()", "x.item()", "torch.rand(1, device='tpu')"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        "torch.zeros(1, device='tpu')",
+        "torch.ones(2).tpu()",
+        "torch.tpu.synchronize()",
+        "x + 1",
+        "x.cpu()",
+        "x.item()",
+        "torch.rand(1, device='tpu')",
+    ],
+)
 def test_a_forked_child_that_uses_the_device(use):
     first, status = forked(use, before="x = torch.ones(1, device='tpu'); x.add_(1).cpu()")
     assert first.startswith("RuntimeError") and "spawn" in first and "fork" in first and status == "3"

@@ -219,9 +219,15 @@ CONTINUOUS = {
     "randn": (lambda: torch.randn(N, device=DEVICE), lambda x: torch.special.ndtr(x)),
     "randn f64": (lambda: torch.randn(N, dtype=torch.float64, device=DEVICE), lambda x: torch.special.ndtr(x)),
     "normal_": (lambda: torch.empty(N, device=DEVICE).normal_(3, 0.5), lambda x: torch.special.ndtr((x - 3) / 0.5)),
-    "normal tensors": (lambda: torch.normal(torch.full((N,), 1.0, device=DEVICE), torch.full((N,), 2.0, device=DEVICE)), lambda x: torch.special.ndtr((x - 1) / 2)),
+    "normal tensors": (
+        lambda: torch.normal(torch.full((N,), 1.0, device=DEVICE), torch.full((N,), 2.0, device=DEVICE)),
+        lambda x: torch.special.ndtr((x - 1) / 2),
+    ),
     "exponential_": (lambda: torch.empty(N, device=DEVICE).exponential_(2), lambda x: 1 - torch.exp(-2 * x)),
-    "log_normal_": (lambda: torch.empty(N, device=DEVICE).log_normal_(0.5, 0.25), lambda x: torch.special.ndtr((x.log() - 0.5) / 0.25)),
+    "log_normal_": (
+        lambda: torch.empty(N, device=DEVICE).log_normal_(0.5, 0.25),
+        lambda x: torch.special.ndtr((x.log() - 0.5) / 0.25),
+    ),
     "cauchy_": (lambda: torch.empty(N, device=DEVICE).cauchy_(1, 2), lambda x: 0.5 + torch.atan((x - 1) / 2) / math.pi),
 }
 
@@ -331,7 +337,15 @@ def test_rejection_loops_end():
 def test_distributions_package():
     d = torch.distributions
     one = torch.ones(2000, device=DEVICE)
-    for dist in (d.Normal(one, one), d.Exponential(one), d.Bernoulli(one * 0.5), d.Categorical(torch.ones(2000, 4, device=DEVICE)), d.Uniform(one * 0, one), d.Laplace(one, one), d.Gumbel(one, one)):
+    for dist in (
+        d.Normal(one, one),
+        d.Exponential(one),
+        d.Bernoulli(one * 0.5),
+        d.Categorical(torch.ones(2000, 4, device=DEVICE)),
+        d.Uniform(one * 0, one),
+        d.Laplace(one, one),
+        d.Gumbel(one, one),
+    ):
         x = dist.sample()
         assert x.device.type == KIND and dist.log_prob(x).isfinite().all()
 

@@ -28,7 +28,9 @@ def test_load(where, weights_only):
     on = {"cpu": "cpu", "function": "cpu", "dict": "cpu"}.get(where, KIND)
     for t in (back["w"], back["p"], back["l"][0]):
         assert t.device.type == on, (where, t.device)
-    assert torch.equal(back["w"].cpu(), c) and torch.equal(back["p"].detach().cpu(), c) and torch.equal(back["l"][0].cpu(), c.long())
+    assert (
+        torch.equal(back["w"].cpu(), c) and torch.equal(back["p"].detach().cpu(), c) and torch.equal(back["l"][0].cpu(), c.long())
+    )
     assert isinstance(back["p"], nn.Parameter) and back["p"].requires_grad and back["n"] == 3
 
 
@@ -97,7 +99,9 @@ def test_modules_and_optimizers():
             torch.testing.assert_close(u.cpu(), v.cpu(), rtol=1e-6, atol=1e-6)
     whole = torch.load(save(net), weights_only=False)
     assert next(whole.parameters()).device.type == KIND
-    torch.testing.assert_close(whole.eval()(torch.ones(2, 3, device=DEVICE)).cpu(), net.eval()(torch.ones(2, 3, device=DEVICE)).cpu())
+    torch.testing.assert_close(
+        whole.eval()(torch.ones(2, 3, device=DEVICE)).cpu(), net.eval()(torch.ones(2, 3, device=DEVICE)).cpu()
+    )
 
 
 def test_deepcopy():
@@ -131,7 +135,14 @@ def test_pickle_keeps_device_and_kind():
 @device_only
 def test_checkpoints_are_readable_where_the_backend_is_not_loaded(tmp_path):
     f = tmp_path / "x.pt"
-    torch.save({"w": torch.tensor([1.0, 2.0], device="tpu"), "b": torch.ones(2, device="tpu").bfloat16(), "p": nn.Parameter(torch.tensor([3.0], device="tpu"))}, f)
+    torch.save(
+        {
+            "w": torch.tensor([1.0, 2.0], device="tpu"),
+            "b": torch.ones(2, device="tpu").bfloat16(),
+            "p": nn.Parameter(torch.tensor([3.0], device="tpu")),
+        },
+        f,
+    )
     code = f"""
     import torch, sys
     assert "torch_tpu" not in sys.modules

@@ -96,7 +96,9 @@ def test_strided_factories_keep_strides():
     x = torch.empty_strided((3, 4), (1, 3), device=DEVICE)
     assert x.stride() == (1, 3) and x.untyped_storage().nbytes() == 48
     assert torch.empty_strided((2, 2), (10, 3), device=DEVICE).untyped_storage().nbytes() == 4 * 14
-    assert torch.empty_permuted((2, 3, 4), (2, 0, 1), device=DEVICE).stride() == torch.empty_permuted((2, 3, 4), (2, 0, 1)).stride()
+    assert (
+        torch.empty_permuted((2, 3, 4), (2, 0, 1), device=DEVICE).stride() == torch.empty_permuted((2, 3, 4), (2, 0, 1)).stride()
+    )
     t = torch.zeros(2, 3, device=DEVICE).t()
     for f in (torch.empty_like, torch.zeros_like, torch.ones_like, torch.rand_like, lambda u: torch.full_like(u, 3)):
         assert f(t).stride() == t.stride(), f
@@ -392,7 +394,11 @@ def test_copies_from_the_host_compile_nothing():
 def test_memory_formats_survive_copies():
     c = torch.arange(120.0).reshape(2, 3, 4, 5)
     last = c.to(memory_format=torch.channels_last)
-    for x in (last.to(DEVICE), c.to(DEVICE).to(memory_format=torch.channels_last), c.to(DEVICE).contiguous(memory_format=torch.channels_last)):
+    for x in (
+        last.to(DEVICE),
+        c.to(DEVICE).to(memory_format=torch.channels_last),
+        c.to(DEVICE).contiguous(memory_format=torch.channels_last),
+    ):
         assert x.is_contiguous(memory_format=torch.channels_last) and x.stride() == last.stride()
         same(x, c)
         assert x.clone().stride() == x.stride() and x.cpu().stride() == last.stride()

@@ -108,7 +108,11 @@ def test_read_other_dtypes(kind, dtype):
 @by_written
 def test_write(kind):
     shape, f = VIEWS[kind]
-    for write in (lambda v: v.fill_(7), lambda v: v.copy_(torch.arange(float(v.numel())).reshape(v.shape).to(v.device)), lambda v: v.mul_(3).add_(v)):
+    for write in (
+        lambda v: v.fill_(7),
+        lambda v: v.copy_(torch.arange(float(v.numel())).reshape(v.shape).to(v.device)),
+        lambda v: v.mul_(3).add_(v),
+    ):
         c = sample(torch.float32, *shape)
         d = c.to(DEVICE, copy=True)
         write(f(d))
@@ -170,7 +174,10 @@ def test_metadata_of_views():
     assert x._version == n + 1 == v._version
     assert x.detach()._base is None or True
     y = torch.arange(6.0, device=DEVICE)
-    assert y.reshape(2, 3).data_ptr() == y.data_ptr() and y.view(2, 3).t().reshape(-1).untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
+    assert (
+        y.reshape(2, 3).data_ptr() == y.data_ptr()
+        and y.view(2, 3).t().reshape(-1).untyped_storage().data_ptr() != y.untyped_storage().data_ptr()
+    )
     with pytest.raises(RuntimeError, match="view"):
         y.view(2, 3).t().view(-1)
     with pytest.raises(RuntimeError, match="invalid"):
