@@ -305,7 +305,6 @@ def broken_plugin(tmp_path):
             path.write_text("x")
             path.chmod(0)
         elif kind == "library without GetPjrtApi":
-
             path = next(
                 p for p in (m.split()[-1] for m in open("/proc/self/maps")) if "libm" in os.path.basename(p) and ".so" in p
             )
@@ -367,7 +366,7 @@ def test_no_plugin_at_all(tmp_path):
 
     if not (tmp_path / "torch_tpu").exists():  # a development install lies elsewhere
         os.symlink(os.path.dirname(torch_tpu.__file__), tmp_path / "torch_tpu")
-    code = "import sys; sys.path.insert(0, %r)\n%s" % (str(tmp_path), FIRST_USE)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{FIRST_USE}"
     env = {k: v for k, v in os.environ.items() if k not in ("TORCH_TPU_PJRT_PLUGIN", "TPU_LIBRARY_PATH", "PYTHONPATH")}
     done = subprocess.run([sys.executable, "-S", "-c", code], env=env, capture_output=True, text=True, timeout=100, cwd="/")
     assert done.returncode == 0, done.stderr[-2000:]
