@@ -3,6 +3,7 @@
 # usage: core_tests.sh BUILD_DIR "CMAKE_OPTIONS" [all|quick|plugin|fuzz]; RUN is put before each program (valgrind).
 set -euo pipefail
 cd "$(dirname "$0")/.."
+mkdir -p "$1"
 build=$1 options=${2:-} what=${3:-all}
 venv=${TORCH_TPU_VENV:-$PWD/.venv}
 export PATH=$venv/bin:$PATH
