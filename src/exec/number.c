@@ -14,26 +14,6 @@ typedef struct {
   dbuf *buf;
 } number_entry;
 
-static uint16_t to_bf16(float f) {
-  uint32_t u;
-  memcpy(&u, &f, 4);
-  if (isnan(f)) return 0x7fc0;
-  return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
-}
-
-/* double -> binary16, rounded to nearest even once */
-static uint16_t to_f16(double d) {
-  uint16_t sign = signbit(d) ? 0x8000 : 0;
-  double a = fabs(d);
-  if (isnan(d)) return 0x7e00;
-  if (a >= 65520.0) return sign | 0x7c00;
-  if (a < 0x1p-14) return (uint16_t)(sign | (uint16_t)nearbyint(a * 0x1p24));
-  int e;
-  double m = frexp(a, &e);                       /* [0.5, 1) */
-  uint32_t bits = (uint32_t)nearbyint(m * 2048); /* 1024..2048 */
-  return (uint16_t)(sign | (uint16_t)(((uint32_t)(e + 13) << 10) + bits - 0));
-}
-
 size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]) {
   memset(out, 0, 16);
   /* float -> integer: what C leaves undefined is made the extremes, NaN is 0 */
@@ -61,17 +41,13 @@ size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]) {
       memcpy(out, &re, 8);
       memcpy(out + 8, &n->im, 8);
       return 16;
-    case TPU_BF16: {
-      uint16_t h = to_bf16(f[0]);
-      memcpy(out, &h, 2);
-      return 2;
+    case TPU_BF16: re = f[0]; __attribute__((fallthrough)); /* PyTorch goes through float32 */
+    default: {
+      if (!ir_is_float(dtype)) return 0;
+      uint64_t u = ir_float_bits(dtype, re);
+      memcpy(out, &u, tpu_dtype_size(dtype));
+      return tpu_dtype_size(dtype);
     }
-    case TPU_F16: {
-      uint16_t h = to_f16(re);
-      memcpy(out, &h, 2);
-      return 2;
-    }
-    default: return 0;
   }
 }
 

@@ -119,3 +119,5 @@ int64_t bits_double_to_int(tpu_dtype d, double v) {
   if (v <= -ldexp(1, width - 1)) return INT64_MIN >> (64 - width);
   return (int64_t)v;
 }
+
+uint64_t ir_float_bits(tpu_dtype d, double v) { return bits_of_double(d, v); }

@@ -82,6 +82,9 @@ static inline bool ir_is_unsigned(tpu_dtype d) { return d == TPU_U8 || d == TPU_
 static inline bool ir_is_int(tpu_dtype d) { return d <= TPU_I64 || ir_is_unsigned(d); } /* not bool */
 static inline tpu_dtype ir_real_dtype(tpu_dtype d) { return d == TPU_C64 ? TPU_F32 : d == TPU_C128 ? TPU_F64 : d; }
 
+/* The element's bits of a floating dtype of at most 64 bits, rounded to nearest even, as PyTorch converts a number. */
+uint64_t ir_float_bits(tpu_dtype d, double v);
+
 /* ---- constants and shapes -------------------------------------------------------------------------------------- */
 
 /* Splat constants of any shape; the value is converted to dtype exactly as C does (bool: value != 0). */

@@ -38,7 +38,12 @@ OP(rsub, "aten::rsub") {
   RET(add_scaled(c, a, b, true));
 }
 
-OP_BINARY(mul, "aten::mul", t_mul)
+OP(mul, "aten::mul") {
+  val v[2];
+  operands(c, v, p_math);
+  if (ir_failed(G)) return;
+  RET(v[0]->dtype == TPU_BOOL ? t_and(c, v[0], v[1]) : P_MUL(v[0], v[1]));
+}
 OP_BINARY(maximum, "aten::maximum", t_max)
 OP_BINARY(minimum, "aten::minimum", t_min)
 
@@ -53,7 +58,11 @@ OP(bitwise_or, "aten::bitwise_or") { RET(bitwise(c, IR_OR, "bitwise_or_cpu")); }
 OP(bitwise_xor, "aten::bitwise_xor") { RET(bitwise(c, IR_XOR, "bitwise_xor_cpu")); }
 
 static val divided(op_ctx *c, const char *mode) {
-  if (!mode[0]) return t_div(c, op_any(c, 0), op_any(c, 1));
+  if (!mode[0]) {
+    val q[2];
+    operands(c, q, p_float);
+    return ir_failed(G) ? q[0] : P_DIV(q[0], q[1]);
+  }
   val v[2];
   operands(c, v, p_math);
   if (ir_failed(G)) return v[0];

@@ -121,8 +121,9 @@ def test_numbers(ours_name, theirs):
 
 
 def test_value_types():
-    order = re.search(r"typedef enum \{\s+(PJRT_VALUE_[^}]*?)\s+\}", HEADER)[1].split(", ")
+    order = re.search(r"typedef enum \{\s+(PJRT_VALUE_[^}]*?)\s+\}", HEADER)[1].replace("\n", " ").split(",")
     theirs = ["kString", "kInt64", "kInt64List", "kFloat", "kBool"]
+    order = [name.strip() for name in order]
     assert len(order) == len(theirs)
     for i, (mine, other) in enumerate(zip(order, theirs, strict=True)):
         assert mine.replace("PJRT_VALUE_", "").replace("_", "") == other[1:].upper()
