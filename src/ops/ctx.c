@@ -15,8 +15,8 @@ void op_ctx_init(op_ctx *c, ir_graph *g, const char *name, const tpu_value *args
   c->results_end = &c->results;
 }
 
-extern const op_row *const __start_tpu_rows[] __attribute__((visibility("hidden")));
-extern const op_row *const __stop_tpu_rows[] __attribute__((visibility("hidden")));
+extern const op_row *const __start_tpu_rows[];
+extern const op_row *const __stop_tpu_rows[];
 
 const op_row *op_row_at(int i) { return i >= 0 && i < __stop_tpu_rows - __start_tpu_rows ? __start_tpu_rows[i] : NULL; }
 
