@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs the C core's tests without torch.
-# usage: core_tests.sh BUILD_DIR "CMAKE_OPTIONS" [all|quick|plugin|fuzz]; RUN is put before each program (valgrind).
+# usage: core_tests.sh BUILD_DIR "CMAKE_OPTIONS" [all|quick|plugin|fuzz|threads]; RUN is put before each program (valgrind).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p "$1"
@@ -10,7 +10,10 @@ export PATH=$venv/bin:$PATH
 # shellcheck disable=SC2086
 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTPU_ADAPTER=OFF -DTPU_TESTS=ON $options > "$build.log" 2>&1 \
   || { cat "$build.log"; exit 1; }
-ninja -C "$build" > "$build.log" 2>&1 || { cat "$build.log"; exit 1; }
+targets=all
+[ "$what" = threads ] && targets="fake_pjrt test_exec_threads test_exec_faults"
+# shellcheck disable=SC2086
+ninja -C "$build" $targets > "$build.log" 2>&1 || { cat "$build.log"; exit 1; }
 fake=$(find "$build" -name 'libfake_pjrt.so')
 passed=0 failed=0
 run() { # program, arguments
@@ -38,6 +41,9 @@ case $what in
       [ -x "$t" ] && [ -f "$t" ] || continue
       case $t in *_plugin) ;; *) run "$t" "$fake" ;; esac
     done ;;
+esac
+case $what in
+  threads) for t in "$build"/test_exec_threads "$build"/test_exec_faults; do run "$t" "$fake"; done ;;
 esac
 case $what in
   all | plugin) for t in "$build"/test_*_plugin; do

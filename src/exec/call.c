@@ -13,9 +13,12 @@
 static pthread_key_t scratch_key;
 static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
 
+static __thread call_state *mine;
+
 static void scratch_free(void *p) {
   call_state *cs = p;
   if (!cs) return;
+  if (cs == mine) mine = NULL; /* the thread ends; what ends after this may still make a call */
   for (int i = 0; i < cs->cap_plans; i++) mem_free(cs->plans[i]);
   mem_free(cs->plans);
   mem_free(cs->words);
@@ -29,7 +32,6 @@ static void scratch_free(void *p) {
 static void scratch_init(void) { pthread_key_create(&scratch_key, scratch_free); }
 
 static call_state *scratch_take(void) {
-  static __thread call_state *mine;
   if (mine && !mine->busy) {
     mine->busy = true;
     return mine;
@@ -362,12 +364,30 @@ tpu_err *call_bind(tpu_call *c, call_state *cs, const call_entry *e, tpu_store *
     tpu_store *s = o->kind == OUT_STORE ? cs->stores[o->elem].s : made[i];
     TPU_TRY(store_set_locked(s, dbuf_retain(d), (tpu_dtype)o->base_dtype, o->base_ndim, o->base_dims));
   }
-  if (e->noutputs) {
-    dbuf *last = ex.last[c->device];
-    ex.last[c->device] = dbuf_retain(cs->bufs[e->nparams + e->noutputs - 1]);
-    dbuf_release(last);
+  return NULL;
+}
+
+void ex_made_last_locked(int device, dbuf *d) {
+  dbuf *last = ex.last[device];
+  ex.last[device] = dbuf_retain(d);
+  dbuf_release(last);
+}
+
+/* A value that another thread is recording is not in the queue yet. A program that needs it must not enter the queue
+ * before it: the queue keeps its order, so it would wait for ever. */
+dbuf *call_foreign_locked(const call_state *cs, const trace *own) {
+  for (int i = 0; i < cs->nstores; i++) {
+    dbuf *d = cs->stores[i].buf;
+    if (d && d->trace && d->trace != own) return dbuf_retain(d);
   }
   return NULL;
+}
+
+tpu_err *call_wait_foreign(dbuf *take_d) {
+  pjrt_buffer *b;
+  tpu_err *e = dbuf_buffer(take_d, &b);
+  dbuf_release(take_d);
+  return e; /* who reads the value meets the error again */
 }
 
 tpu_err *call_results(tpu_call *c, const call_entry *e, tpu_store **made) {
@@ -403,19 +423,18 @@ static tpu_err *run_locked(tpu_call *c, call_state *cs, call_entry *e) {
   bool debug = atomic_load_explicit(&ex.mode, memory_order_relaxed) == TPU_DEBUG;
   ex.stats.calls++;
   if (e->nouts > 8 && !(made = mem_alloc((size_t)e->nouts * sizeof *made))) err = err_nomem();
+  dbuf **waits = NULL;
+  if (!err && debug && e->noutputs && !(waits = mem_calloc((size_t)e->noutputs * sizeof *waits))) err = err_nomem();
   if (!err && e->prog) err = gather_locked(c, cs, e, &nbufs);
   if (!err) {
     err = call_bind(c, cs, e, made);
     if (!err) ex.stats.executions += e->prog != NULL;
+    if (!err && e->prog && e->noutputs) ex_made_last_locked(c->device, cs->bufs[e->nparams + e->noutputs - 1]);
   } else if (made) {
     for (int i = 0; i < e->nouts; i++) made[i] = NULL;
   }
   atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
-  dbuf **waits = NULL;
-  if (!err && debug && e->noutputs) {
-    waits = mem_alloc((size_t)e->noutputs * sizeof *waits);
-    for (int i = 0; waits && i < e->noutputs; i++) waits[i] = dbuf_retain(cs->bufs[e->nparams + i]);
-  }
+  for (int i = 0; waits && !err && i < e->noutputs; i++) waits[i] = dbuf_retain(cs->bufs[e->nparams + i]);
   if (!err && e->prog) {
     queue_run(e, c->device, cs->bufs); /* under the lock: the queue has the order in which stores were bound */
     ex_unlock();
@@ -426,10 +445,8 @@ static tpu_err *run_locked(tpu_call *c, call_state *cs, call_entry *e) {
       dbuf_release(cs->bufs[i]);
     }
   }
-  if (waits) {
-    err = debug_wait(waits, e->noutputs);
-    mem_free(waits);
-  }
+  if (waits && !err) err = debug_wait(waits, e->noutputs);
+  mem_free(waits);
   if (err && made) {
     for (int i = 0; i < e->nouts; i++) tpu_store_release(made[i]);
   } else if (!err) {
@@ -482,6 +499,13 @@ tpu_err *tpu_call_run(tpu_call *c) {
     if (err) {
       ex_unlock();
       break;
+    }
+    dbuf *foreign = call_foreign_locked(cs, NULL);
+    if (foreign) {
+      ex_unlock();
+      tpu_err_free(call_wait_foreign(foreign));
+      tries--;
+      continue;
     }
     call_entry *e = find_locked(cs, key_hash(cs));
     if (e) {

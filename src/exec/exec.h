@@ -28,10 +28,11 @@ typedef struct {
   atomic_int refs;
   atomic_int state; /* DBUF_* */
   int device;
-  bool reported;       /* its error was given to the user already */
-  uint64_t seq;        /* in order of creation */
-  const char *op;      /* the operator that makes it, process-lived; NULL: a copy from the host */
-  struct trace *trace; /* when PENDING: the recording that will make it, and its value there; else NULL */
+  bool reported;  /* its error was given to the user already */
+  uint64_t seq;   /* in order of creation */
+  const char *op; /* the operator that makes it, process-lived; NULL: a copy from the host */
+  struct trace
+      *trace; /* when PENDING: the recording that will make it, and its value there; else NULL; under ex.lock */
   val value;
   pjrt_buffer *b; /* when FILLED */
   tpu_err *err;   /* when FAILED: the program could not be enqueued, or one of its inputs had failed */
@@ -237,6 +238,12 @@ void ex_forget(void);
 /* Shared by calls that run and calls that are recorded (call.c). */
 TPU_MUST tpu_err *call_key(tpu_call *c, call_state *cs);                                         /* under ex.lock */
 TPU_MUST tpu_err *call_bind(tpu_call *c, call_state *cs, const call_entry *e, tpu_store **made); /* under ex.lock */
+/* The value that events wait for from now on; its program enters the queue under the same lock. */
+void ex_made_last_locked(int device, dbuf *d);
+/* The value of an argument's store that another thread's recording will make (a reference), or NULL. */
+dbuf *call_foreign_locked(const call_state *cs, const trace *own);
+/* Waits until it is filled. Consumes the reference. */
+TPU_MUST tpu_err *call_wait_foreign(dbuf *take_d);
 TPU_MUST tpu_err *call_results(tpu_call *c, const call_entry *e, tpu_store **made);
 
 /* ---- recording (record.c) ---------------------------------------------------------------------------------------- */

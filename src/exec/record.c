@@ -53,12 +53,14 @@ val trace_param(trace *t, dbuf *d, tpu_dtype dtype, int ndim, const int64_t *dim
 static void drop(trace *t, const tpu_err *why) {
   for (int i = 0; i < t->nmade; i++) {
     dbuf *d = t->made[i];
-    if (d->trace) {
-      d->trace = NULL;
-      d->value = NULL;
-      tpu_err *e = why ? err_copy(why) : err_new(TPU_ERR_RUNTIME, "the recording that makes this value was given up");
-      dbuf_fill(d, NULL, e);
-    }
+    ex_lock();
+    bool unfilled = d->trace != NULL;
+    d->trace = NULL;
+    d->value = NULL;
+    ex_unlock();
+    if (unfilled)
+      dbuf_fill(d, NULL,
+                why ? err_copy(why) : err_new(TPU_ERR_RUNTIME, "the recording that makes this value was given up"));
     dbuf_release(d);
   }
   for (int i = 0; i < t->nparams; i++) dbuf_release(t->params[i]);
@@ -100,6 +102,7 @@ static tpu_err *run(trace *t) {
         d->value = NULL;
       }
       ex.stats.executions++;
+      ex_made_last_locked(t->device, bufs[k - 1]);
       queue_run(e, t->device, bufs);
       ex_unlock();
     }
@@ -123,8 +126,17 @@ tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs) {
   if (c->device != t->device) TPU_TRY(trace_flush(t));
   t->device = c->device;
   if (!t->g) return err_nomem();
-  ex_lock();
-  tpu_err *err = call_key(c, cs);
+  tpu_err *err;
+  for (;;) {
+    ex_lock();
+    err = call_key(c, cs);
+    dbuf *foreign = err ? NULL : call_foreign_locked(cs, t);
+    if (!foreign) break;
+    ex_unlock();
+    err = trace_flush(t); /* the other recording may wait for this one */
+    tpu_err_free(call_wait_foreign(foreign));
+    if (err) return err;
+  }
   int held = err ? 0 : cs->nstores;
   for (int i = 0; i < held; i++)
     if (cs->stores[i].buf) dbuf_retain(cs->stores[i].buf);
