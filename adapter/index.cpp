@@ -71,8 +71,9 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
       out.push_back(i.is_privateuseone() ? i : i.to(self.device()));
       continue;
     }
-    if (i.scalar_type() == c10::kByte)
+    if (i.scalar_type() == c10::kByte) {
       TORCH_WARN_ONCE("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
+    }
     const auto at = static_cast<int64_t>(out.size());
     for (int64_t d = 0; d < i.dim(); d++)
       TORCH_CHECK_INDEX(at + d < self.dim() && i.size(d) == self.size(at + d), "The shape of the mask ", i.sizes(),

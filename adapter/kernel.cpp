@@ -186,6 +186,7 @@ void Kernel::run(torch::jit::Stack *stack) {
   const size_t nargs = args.size(), base = stack->size() - nargs;
   if (C10_UNLIKELY(index) && prepare_index(*this, stack, base)) return;
   c10::IValue *in = stack->data() + base;
+  if (C10_UNLIKELY(check != nullptr)) check(in);
 
   size_t ntensors = nargs, nints = 0, nvals = 0;
   if (C10_UNLIKELY(has_lists)) {

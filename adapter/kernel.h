@@ -15,6 +15,11 @@ struct Arg {
   bool written, out;  // out: written and keyword-only
 };
 
+// Throws when the parameters of a random operator are out of range. args: all of them.
+using ParameterCheck = void (*)(const c10::IValue *args);
+// For an overload ("aten::normal_"); NULL when it has none to check (random.cpp).
+ParameterCheck parameter_check(const std::string &name);
+
 // A registered overload joined with its row.
 struct Kernel {
   tpu_op *op = nullptr;
@@ -23,6 +28,7 @@ struct Kernel {
   c10::SmallVector<int16_t, 4> returns;     // the argument returned, -1: a new tensor, -2: a new list
   std::optional<c10::OperatorHandle> twin;  // of an in-place or out= form: the functional form with the same arguments
   const c10::KernelFunction *meta = nullptr;  // PyTorch's C++ meta kernel, if it has one
+  ParameterCheck check = nullptr;
   bool has_lists = false, has_out = false, writes = false, random = false, matmul = false, index = false;
 
   explicit Kernel(const c10::OperatorHandle &h) : handle(h) {}

@@ -193,6 +193,7 @@ std::unique_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optional
       return {};  // numbers are read by hand-written kernels
     k->returns.push_back(rets[i].alias >= 0 ? rets[i].alias : kind == Kind::tensors ? -2 : -1);
   }
+  k->check = parameter_check(full_name(h.operator_name()));
   k->random |= h.hasTag(at::Tag::nondeterministic_seeded);
   const std::string base = base_of(s.name());
   for (const char *m : {"mm", "mv", "dot", "addr", "conv", "linear", "attention", "lstm", "gru", "rnn", "cdist",
@@ -214,10 +215,11 @@ struct Call final : c10::OperatorKernel {
 bool serve(const OperatorHandle &h, const std::string &name, const Rows &rows) {
   const c10::FunctionSchema &s = h.schema();
   if (is_view(s) || s.is_vararg()) return false;
-  // A composite-implicit operator decomposes above autograd; taking it over changes its gradient, so only a row that
-  // names this very overload does.
+  // A composite-implicit operator decomposes above autograd; taking it over changes its gradient. So only a row that
+  // names this very overload does, or this very operator when it has a kernel for autograd.
   if (h.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd))
-    return !s.overload_name().empty() && rows.exact.count(name);
+    return rows.exact.count(name) &&
+           (!s.overload_name().empty() || h.hasKernelForDispatchKey(c10::DispatchKey::Autograd));
   return true;
 }
 

@@ -43,7 +43,7 @@ void lend_host(tpu_tensor &out, const at::TensorBase &t) {
 }
 
 at::Tensor new_tensor(c10::IntArrayRef sizes, c10::ScalarType dtype, int device) {
-  c10::SmallVector<int64_t, 6> strides(sizes.size());
+  std::vector<int64_t> strides(sizes.size());
   int64_t n = 1;
   for (size_t i = sizes.size(); i-- > 0;) {
     strides[i] = n;

@@ -69,6 +69,11 @@ OP(normal_tensor_tensor, "aten::normal.Tensor_Tensor") { normal(c, T(0), T(1)); 
 /* Normal numbers of x's sizes, in the dtype to compute with. */
 static val normal_like(op_ctx *c, val x) {
   tpu_dtype d = (tpu_dtype)x->dtype;
+  if (!ir_failed(G) && !t_is_float(x) && !ir_is_complex(d)) {
+    op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "normal is not implemented for '%s': a floating or complex dtype is expected",
+            tpu_dtype_name(d));
+    return x;
+  }
   val z = t_random_normal(c, ir_is_complex(d) ? d : work_dtype(d), x->ndim, x->dims);
   return P_ADD(param(c, 1, z), P_MUL(param(c, 2, z), z));
 }
@@ -187,7 +192,13 @@ OP(random_to, "aten::random.to") { from_to(c, 0, 1); }
 /* A random order: places sorted by 64 random bits each. */
 static void randperm(op_ctx *c) {
   int64_t n = INT(0);
+  const tpu_meta *meta = op_meta(c, 0);
+  tpu_dtype d = meta ? (tpu_dtype)meta->dtype : TPU_I64;
+  int bits = d == TPU_I8 ? 7 : d == TPU_U8 ? 8 : d == TPU_I16 ? 15 : d == TPU_F16 ? 11 : d == TPU_BF16 ? 8 : 63;
   if (n < 0) op_fail(c, TPU_ERR_RUNTIME, "n must be non-negative, got%lld", (long long)n);
+  else if (n > (int64_t)1 << (bits < 62 ? bits : 62))
+    op_fail(c, TPU_ERR_RUNTIME, "n is too large for result tensor type: %s cannot hold %lld", tpu_dtype_name(d),
+            (long long)n - 1);
   if (n <= 1 || ir_failed(G)) {
     RET(t_zeros(c, TPU_I64, 1, &n));
     return;
@@ -228,6 +239,10 @@ OP(multinomial, "aten::multinomial") {
     op_fail(c, TPU_ERR_RUNTIME, "prob_dist must be 1 or 2 dim");
     return;
   }
+  if (samples <= 0) op_fail(c, TPU_ERR_RUNTIME, "cannot sample n_sample <= 0 samples");
+  else if (!INT_OR(2, 0) && samples > w->dims[1])
+    op_fail(c, TPU_ERR_RUNTIME, "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
+  if (ir_failed(G)) return;
   const int64_t dims[2] = {w->dims[0], samples};
   if (w->dims[0] == 0) {
     picked = t_zeros(c, TPU_I64, 2, dims);

@@ -148,7 +148,8 @@ OP(linalg_svd, "aten::_linalg_svd") {
   RETN(2, vectors ? vh : t_zeros(c, d, 1, &none));
 }
 
-/* (self, atol, rtol, hermitian): singular values up to max(atol, rtol * the largest) count as 0. */
+/* (self, atol, rtol, hermitian: the lower triangle is read): singular values up to max(atol, rtol * the largest) count
+ * as 0. */
 OP(linalg_pinv, "aten::linalg_pinv.atol_rtol_tensor") {
   val a = T(0), u, s, vh;
   if (!mat_check(c, a)) return;
@@ -160,6 +161,7 @@ OP(linalg_pinv, "aten::linalg_pinv.atol_rtol_tensor") {
     RET(t_zeros(c, (tpu_dtype)a->dtype, a->ndim, dims));
     return;
   }
+  if (INT_OR(3, 0)) a = t_add(c, mat_triangle(c, a, IR_GE), mat_adjoint(c, mat_triangle(c, a, IR_GT)));
   svd(c, a, false, true, &u, &s, &vh);
   if (ir_failed(G)) return;
   tpu_dtype r = (tpu_dtype)s->dtype;

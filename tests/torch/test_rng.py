@@ -354,3 +354,43 @@ def test_distributions_package():
 def test_manual_seed_seeds_every_device():
     torch.manual_seed(123)
     assert torch.tpu.initial_seed() == 123 == torch.initial_seed()
+
+
+# ---- parameters that are out of range ------------------------------------------------------------------------------------
+
+BAD_PARAMETERS = {
+    "bernoulli_": lambda x, good: x.bernoulli_(0.5 if good else 1.5),
+    "bernoulli": lambda x, good: torch.bernoulli(x, 0.5 if good else -0.1),
+    "native_dropout": lambda x, good: torch.native_dropout(x, 0.5 if good else -0.5, True),
+    "normal_": lambda x, good: x.normal_(0, 1 if good else -1),
+    "normal of nan": lambda x, good: x.normal_(0, 1 if good else float("nan")),
+    "normal": lambda x, good: torch.normal(x, 1.0 if good else -1.0),
+    "log_normal_": lambda x, good: x.log_normal_(0, 1 if good else 0),
+    "uniform_": lambda x, good: x.uniform_(*((1, 2) if good else (2, 1))),
+    "uniform_ too wide": lambda x, good: x.uniform_(*((0, 1) if good else (-3e38, 3e38))),
+    "cauchy_": lambda x, good: x.cauchy_(0, 1 if good else 0),
+    "geometric_": lambda x, good: x.geometric_(0.5 if good else 1),
+    "exponential_": lambda x, good: x.exponential_(1 if good else -1),
+    "exponential_ of int": lambda x, good: x.exponential_() if good else x.int().exponential_(),
+    "normal_ of int": lambda x, good: x.normal_() if good else x.int().normal_(),
+    "random_": lambda x, good: x.random_(*((2, 5) if good else (5, 2))),
+    "random_ past the dtype": lambda x, good: x.byte().random_(0, 200 if good else 1000),
+    "multinomial": lambda x, good: torch.multinomial(torch.ones_like(x), 2 if good else 5),
+    "multinomial of none": lambda x, good: torch.multinomial(torch.ones_like(x), 2 if good else 0),
+    "randperm past the dtype": lambda x, good: torch.randperm(100 if good else 300, dtype=torch.uint8, device=x.device),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_PARAMETERS)
+def test_parameters_out_of_range_are_refused_after_good_ones_too(kind):
+    f = BAD_PARAMETERS[kind]
+    here, there = torch.ones(3, device=DEVICE), torch.ones(3)
+    with pytest.raises(Exception) as expected:
+        f(there, False)
+    for _ in range(2):  # parameters are operands: the call that was seen before must refuse them as well
+        f(here, True)
+        before = torch.get_device_module(DEVICE).get_rng_state() if KIND == "tpu" else None
+        with pytest.raises(type(expected.value)):
+            f(here, False)
+        if before is not None:
+            assert torch.equal(torch.tpu.get_rng_state(), before), "a refused call drew numbers"
