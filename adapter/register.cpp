@@ -202,6 +202,7 @@ std::unique_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optional
   for (const char *m :
        {"aten::index", "aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index", "aten::_unsafe_index_put"})
     k->index |= base == m;
+  k->bound = bound_of(s, base, k->index);
   return k;
 }
 

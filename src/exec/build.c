@@ -280,9 +280,25 @@ static val to_memory_order(builder *b, val v, out_spec *o) {
   return view_write(b->g, p, &base, &shape, ir_const_i(b->g, base.dtype, 0, 1, dims), v, starts);
 }
 
+/* Where the metadata of a result is: PyTorch gives it result by result, the elements of a list one by one. */
+static int meta_index(const builder *b, int ret, int elem) {
+  int k = elem;
+  for (int before = 0; before < ret; before++) {
+    if (!b->c->op->ret_list[before]) {
+      k++;
+      continue;
+    }
+    int n = 0;
+    for (const op_result *r = b->ctx.results; r; r = r->next)
+      if (!r->write && r->index == before && r->elem >= n) n = r->elem + 1;
+    k += n;
+  }
+  return k;
+}
+
 static void new_tensor(builder *b, call_entry *e, int ret, int elem, val v) {
   const tpu_op *op = b->c->op;
-  int k = op->nrets == 1 ? elem : ret;
+  int k = meta_index(b, ret, elem);
   const tpu_meta *m = k < b->nmetas && b->metas[k].defined ? &b->metas[k] : NULL;
   out_spec *o = &e->outs[e->nouts];
   *o = (out_spec){.kind = OUT_NEW, .ret = (int16_t)ret, .elem = elem, .output = -1, .ndim = v->ndim};

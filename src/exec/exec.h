@@ -116,6 +116,7 @@ struct tpu_op {
   char *name; /* "aten::add.Tensor" */
   int nargs, nrets;
   int16_t *ret_alias;         /* nrets: the argument returned, or -1 */
+  bool *ret_list;             /* nrets: a Tensor[] */
   bool *written;              /* nargs */
   bool *number;               /* nargs: a Scalar or float, so an operand */
   _Atomic uint64_t constants; /* bit i: the value of number i is part of the key (a row read it with op_const) */
