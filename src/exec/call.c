@@ -307,6 +307,7 @@ void ex_forget(void) {
   table_free(&ex.keys);
   table_free(&ex.programs);
   ex_unlock();
+  cache_close();
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/arena.h"
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -101,6 +102,17 @@ typedef struct {
 /* The program of a graph: from memory, else compiled. Blocks while compiling. Gives a reference. */
 TPU_MUST tpu_err *program_get(ir_graph *g, const char *op_name, program **out);
 void program_release(program *p);
+
+/* The executable cache on disk (cache.c): the user's folder, then a shared one. */
+typedef struct {
+  buf key;
+  int lock;
+} cache_ticket;
+/* The loaded program of this text, or NULL: then it is this caller's to compile, while others wait for it. Either way
+ * the ticket goes to cache_done, with what was compiled, or NULL. */
+pjrt_exec *cache_find(const buf *text, const char *op_name, cache_ticket *t);
+void cache_done(cache_ticket *t, pjrt_exec *compiled);
+void cache_close(void);
 
 /* ---- numbers --------------------------------------------------------------------------------------------------- */
 

@@ -55,15 +55,18 @@ tpu_err *program_get(ir_graph *g, const char *op_name, program **out) {
   ex_unlock();
   if (*out) goto done;
   dump(&text, name, op_name);
+  cache_ticket ticket;
+  pjrt_exec *x = cache_find(&text, op_name, &ticket);
+  bool found = x != NULL;
   int64_t start = clock_ns();
-  pjrt_exec *x;
-  e = pjrt_compile(ex.client, text.data, text.len, NULL, 0, &x);
+  if (!found) e = pjrt_compile(ex.client, text.data, text.len, NULL, 0, &x);
+  int64_t took = clock_ns() - start;
+  cache_done(&ticket, found || e ? NULL : x);
   if (e) {
     if (log_on(LOG_DEBUG)) log_line(LOG_DEBUG, "%s: program that was refused:\n%s", op_name, text.data);
     goto done;
   }
-  int64_t took = clock_ns() - start;
-  if (log_on(LOG_INFO)) log_line(LOG_INFO, "compiled %s in %.1f ms", op_name, (double)took * 1e-6);
+  if (!found && log_on(LOG_INFO)) log_line(LOG_INFO, "compiled %s in %.1f ms", op_name, (double)took * 1e-6);
   program *p = mem_calloc(sizeof *p);
   if (!p) {
     pjrt_exec_free(ex.client, x);
@@ -76,8 +79,10 @@ tpu_err *program_get(ir_graph *g, const char *op_name, program **out) {
   atomic_init(&p->refs, 2); /* the table's and the caller's */
   p->noutputs = (size_t)ir_output_count(g);
   ex_lock();
-  ex.stats.compiles++;
-  ex.stats.compile_ns += took;
+  if (!found) {
+    ex.stats.compiles++;
+    ex.stats.compile_ns += took;
+  }
   ex.programs.limit = (size_t)env_int(ENV_PROGRAM_CACHE);
   e = table_add(&ex.programs, &p->node);
   tnode *old = e ? NULL : table_evict(&ex.programs);
