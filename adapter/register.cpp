@@ -246,7 +246,7 @@ void register_rows() {
   auto &dispatcher = c10::Dispatcher::singleton();
   std::unordered_map<std::string, Family> families;
   for (const auto &n : dispatcher.getAllOpNames()) {
-    if (n.name.compare(0, 6, "aten::") != 0) continue;
+    if (n.name.compare(0, 6, "aten::") != 0 && n.name.compare(0, 5, "tpu::") != 0) continue;
     const std::string base = base_of(n.name);
     if (!bases.count(base)) continue;
     auto h = dispatcher.findSchema(n);
