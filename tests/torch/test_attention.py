@@ -120,10 +120,37 @@ def test_shapes_that_do_not_fit_are_pytorch_s_error():
         F.scaled_dot_product_attention(q.to(DEVICE), k.to(DEVICE), k.to(DEVICE))
 
 
-def test_transformer_layers():
-    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0)
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_transformer_layers(norm_first):
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0, norm_first=norm_first, activation="gelu")
     mine = copy.deepcopy(layer).to(DEVICE)
-    x = torch.randn(2, 5, 16)
-    for train in (True, False):
-        want, got = layer.train(train)(x), mine.train(train)(x.to(DEVICE))
-        check(got, want, 1e-4, 1e-5)
+    x, padding = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    causal = torch.nn.Transformer.generate_square_subsequent_mask(5)
+    for kw in (
+        {},
+        {"src_key_padding_mask": padding},
+        {"src_mask": causal, "is_causal": True},
+        {"src_mask": torch.rand(5, 5) > 0.7},
+    ):
+        there = {k: v.to(DEVICE) if isinstance(v, torch.Tensor) else v for k, v in kw.items()}
+        for train in (True, False):
+            with torch.set_grad_enabled(train):  # without gradients PyTorch takes its fused operator
+                want, got = layer.train(train)(x, **kw), mine.train(train)(x.to(DEVICE), **there)
+            check(got, want, 1e-4, 1e-5)
+    if DEVICE.startswith("tpu"):
+        assert not torch.tpu.fallback_counts().get("aten::_transformer_encoder_layer_fwd")
+
+
+def test_multi_head_attention():
+    layer = torch.nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    mine = copy.deepcopy(layer).to(DEVICE)
+    x, y = torch.randn(2, 5, 16), torch.randn(2, 7, 16)
+    for args in ((x, x, x), (x, y, y)):
+        for weights, average in ((False, True), (True, True), (True, False)):
+            with torch.no_grad():
+                want = layer(*args, need_weights=weights, average_attn_weights=average)
+                got = mine(*(a.to(DEVICE) for a in args), need_weights=weights, average_attn_weights=average)
+            check(got[0], want[0], 1e-4, 1e-5)
+            assert (got[1] is None) == (want[1] is None)
+            if weights:
+                check(got[1], want[1], 1e-4, 1e-5)
