@@ -97,6 +97,7 @@ typedef struct {
   atomic_int refs;
   pjrt_exec *exec;
   size_t noutputs;
+  bool evicted; /* no longer in the table; under ex.lock */
 } program;
 
 /* The program of a graph: from memory, else compiled. Blocks while compiling. Gives a reference. */

@@ -24,6 +24,54 @@ static program *find_locked(hash128 name) {
   return NULL;
 }
 
+/* How many programs may be held. Each of XLA's CPU programs takes four mappings of memory, and a process that has used up
+ * its share (vm.max_map_count, 65530 by default) crashes inside the plugin: so they may have four fifths of it. */
+static size_t program_limit(void) {
+  static size_t limit;
+  if (limit) return limit;
+  size_t n = (size_t)env_int(ENV_PROGRAM_CACHE);
+  long long maps = 0;
+  FILE *f = ex.is_cpu ? fopen("/proc/sys/vm/max_map_count", "r") : NULL;
+  if (f) {
+    if (fscanf(f, "%lld", &maps) == 1 && maps > 0 && n > (size_t)maps / 5) {
+      log_line(LOG_WARN, "TORCH_TPU_PROGRAM_CACHE is %zu, but vm.max_map_count (%lld) has room for %zu programs only", n,
+               maps, (size_t)maps / 5);
+      n = (size_t)maps / 5;
+    }
+    fclose(f);
+  }
+  return limit = n;
+}
+
+/* When too many are held: takes a sixteenth out, those that were not used lately, and the call keys that lead to them.
+ * Both come back as lists by tnode.next, to be released without the lock. Under ex.lock. */
+static void trim_locked(tnode **programs, tnode **entries) {
+  size_t limit = program_limit();
+  *programs = *entries = NULL;
+  ex.programs.limit = limit;
+  if (ex.programs.count <= limit) return;
+  for (tnode *t = ex.keys.oldest; t; t = t->newer) { /* a use of a key is a use of its program */
+    program *p = ((call_entry *)t)->prog;
+    if (p && t->used) p->node.used = true;
+    t->used = false;
+  }
+  ex.programs.limit = limit - limit / 16;
+  for (tnode *t; (t = table_evict(&ex.programs));) {
+    ((program *)t)->evicted = true;
+    t->next = *programs;
+    *programs = t;
+  }
+  ex.programs.limit = limit;
+  for (tnode *t = ex.keys.oldest, *newer; t; t = newer) {
+    newer = t->newer;
+    program *p = ((call_entry *)t)->prog;
+    if (!p || !p->evicted) continue;
+    table_remove(&ex.keys, t);
+    t->next = *entries;
+    *entries = t;
+  }
+}
+
 static void dump(const buf *text, hash128 name, const char *op_name) {
   const char *dir = env_str(ENV_DUMP);
   if (!dir[0]) return;
@@ -83,12 +131,20 @@ tpu_err *program_get(ir_graph *g, const char *op_name, program **out) {
     ex.stats.compiles++;
     ex.stats.compile_ns += took;
   }
-  ex.programs.limit = (size_t)env_int(ENV_PROGRAM_CACHE);
+  tnode *old = NULL, *old_entries = NULL;
+  p->node.used = true;
   e = table_add(&ex.programs, &p->node);
-  tnode *old = e ? NULL : table_evict(&ex.programs);
+  if (!e) trim_locked(&old, &old_entries);
   ex_unlock();
   if (e) atomic_store(&p->refs, 1);
-  if (old) program_release((program *)old);
+  for (tnode *t; (t = old_entries);) {
+    old_entries = t->next;
+    entry_release((call_entry *)t);
+  }
+  for (tnode *t; (t = old);) {
+    old = t->next;
+    program_release((program *)t);
+  }
   if (e) program_release(p);
   else *out = p;
 done:
