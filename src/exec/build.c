@@ -135,7 +135,14 @@ static val env_number(op_ctx *c, int arg, int elem, tpu_dtype d, bool weak) {
   (void)weak;
   builder *b = c->owner;
   op_host_number n;
-  if (b->t) return op_read_number(&b->c->args[arg], elem, &n) ? recorded_number(b, &n, d) : poison(b);
+  if (b->t) {
+    if (!op_read_number(&b->c->args[arg], elem, &n)) return poison(b);
+    tpu_err *e = number_check(&b->c->args[arg], &n, d);
+    if (!e) return recorded_number(b, &n, d);
+    val bad = ir_fail(b->g, tpu_err_get_kind(e), "%s", tpu_err_message(e));
+    tpu_err_free(e);
+    return bad;
+  }
   return add_param(b, (param_spec){.kind = PARAM_NUMBER, .arg = (int16_t)arg, .elem = elem}, d, 0, NULL);
 }
 

@@ -119,6 +119,8 @@ void cache_close(void);
 
 /* The device buffer of a number in dtype's representation: cached. Gives a reference. Under ex.lock. */
 TPU_MUST tpu_err *number_get_locked(const op_host_number *n, tpu_dtype dtype, int device, dbuf **out);
+/* A Scalar argument that dtype cannot hold is PyTorch's error; an argument that is a tensor wraps around. */
+TPU_MUST tpu_err *number_check(const tpu_value *v, const op_host_number *n, tpu_dtype dtype);
 /* Host representation; gives its size in bytes (at most 16), 0 when the dtype is unknown. */
 size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]);
 
