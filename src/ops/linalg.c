@@ -44,8 +44,7 @@ val mat_diagonal(op_ctx *c, val x) {
   return t_sum(c, mat_triangle(c, x, IR_EQ), (int[]){x->ndim - 2}, 1, false);
 }
 
-/* Both with the same batch dims. */
-static void share_batch(op_ctx *c, val *a, val *b) {
+void mat_share_batch(op_ctx *c, val *a, val *b) {
   if (ir_failed(G)) return;
   int64_t dims[T_MAX_DIMS];
   int n = (*a)->ndim > (*b)->ndim ? (*a)->ndim : (*b)->ndim;
@@ -65,7 +64,7 @@ static void share_batch(op_ctx *c, val *a, val *b) {
 
 /* x with op(a) x = b (left) or x op(a) = b; transpose: 0 none, 1 T, 2 adjoint. */
 static val solve_triangle(op_ctx *c, val a, val b, bool left, bool lower, bool unit, int transpose) {
-  share_batch(c, &a, &b);
+  mat_share_batch(c, &a, &b);
   if (ir_failed(G) || ir_numel(b) == 0) return b;
   return ir_triangular_solve(G, a, b, left, lower, unit, transpose);
 }
@@ -83,7 +82,7 @@ OP(linalg_solve_triangular, "aten::linalg_solve_triangular") {
 OP(triangular_solve, "aten::triangular_solve") {
   val b = T(0), a = T(1);
   if (!mat_check(c, a) || !mat_check(c, b)) return;
-  share_batch(c, &a, &b);
+  mat_share_batch(c, &a, &b);
   RETN(0, solve_triangle(c, a, b, true, !INT_OR(2, 1), INT_OR(4, 0), INT_OR(3, 0)));
   RETN(1, a);
 }
@@ -239,7 +238,7 @@ static val order_rows(op_ctx *c, val b, val order, bool inverse) {
 /* x with A x = b or A^H x = b (left), x A = b or x A^H = b, from A's factors. */
 static val lu_solve(op_ctx *c, val f, val pivots, val b, bool left, bool adj) {
   if (!left) return mat_adjoint(c, lu_solve(c, f, pivots, mat_adjoint(c, b), true, !adj));
-  share_batch(c, &f, &b);
+  mat_share_batch(c, &f, &b);
   val order = row_order(c, pivots, mat_rows(f));
   if (adj) {
     val y = solve_triangle(c, f, b, true, false, false, 2);
@@ -464,7 +463,7 @@ OP(ormqr, "aten::ormqr") {
   if (!mat_check(c, a) || !mat_check(c, b)) return;
   val q = mat_reflections(c, a, tau, mat_rows(a));
   if (INT_OR(4, 0)) q = mat_adjoint(c, q);
-  share_batch(c, &q, &b);
+  mat_share_batch(c, &q, &b);
   RET(INT_OR(3, 1) ? t_matmul(c, q, b) : t_matmul(c, b, q));
 }
 

@@ -7,6 +7,8 @@
 bool mat_check(op_ctx *c, val x);
 static inline int64_t mat_rows(val x) { return t_size(x, x->ndim - 2); }
 static inline int64_t mat_cols(val x) { return t_size(x, x->ndim - 1); }
+/* Broadcasts the batch dims of both. */
+void mat_share_batch(op_ctx *c, val *a, val *b);
 val mat_transpose(op_ctx *c, val x);
 val mat_adjoint(op_ctx *c, val x);
 val mat_conj(op_ctx *c, val x); /* element by element */
