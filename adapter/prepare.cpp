@@ -1,5 +1,5 @@
-// prepare.cpp - operators that PyTorch wants checked or brought into shape on the host before their row can run: CTC
-// loss (lengths), segment_reduce (lengths) and histograms (ranges). Whatever is read from the device is read at once.
+// prepare.cpp - operators that PyTorch wants checked or brought into shape on the host around their row: CTC loss and
+// segment_reduce (lengths), least squares (ranks), histograms (ranges). What is read from the device is read at once.
 #include <ATen/core/List.h>
 #include <ATen/ops/_histogramdd_from_bin_tensors.h>
 #include <ATen/ops/aminmax.h>
@@ -158,6 +158,68 @@ void segment_reduce(const c10::OperatorHandle &, torch::jit::Stack *stack) {
   k->run(stack);
 }
 
+// ---- least squares -------------------------------------------------------------------------------------------------
+
+using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+
+// What is returned depends on the driver, the sizes and the rank.
+Four lstsq(const Tensor &self, const Tensor &b, std::optional<double> rcond, std::optional<c10::string_view> driver) {
+  static Kernel *k = row("aten::linalg_lstsq");
+  TORCH_CHECK(self.dim() >= 2, "torch.linalg.lstsq: input must have at least 2 dimensions.");
+  TORCH_CHECK(b.dim() >= 1, "torch.linalg.lstsq: other must have at least 1 dimension.");
+  TORCH_CHECK(self.scalar_type() == b.scalar_type(),
+              "torch.linalg.lstsq: Expected input and other to have the same dtype, but got input's dtype ",
+              self.scalar_type(), " and other's dtype ", b.scalar_type());
+  TORCH_CHECK(self.device() == b.device(), "torch.linalg.lstsq: Expected input and other to be on the same device, ",
+              "but got input on ", self.device(), " and other on ", b.device());
+  TORCH_CHECK_NOT_IMPLEMENTED(self.scalar_type() == c10::kFloat || self.scalar_type() == c10::kDouble ||
+                                  self.is_complex(),
+                              "\"linalg_lstsq\" not implemented for '", self.scalar_type(), "'");
+  const int64_t gap = self.dim() - b.dim();
+  TORCH_CHECK(0 <= gap && gap <= 1, "torch.linalg.lstsq: input.dim() must be greater or equal to other.dim() and ",
+              "(input.dim() - other.dim()) <= 1");
+  const bool vector = gap == 1;
+  const Tensor right = vector ? b.unsqueeze(-1) : b;
+  TORCH_CHECK(self.size(-2) == right.size(-2), "torch.linalg.lstsq: input.size(-2) should match other.size(-",
+              vector ? 1 : 2, ")");
+  const std::string name = driver ? std::string(*driver) : "gelsy";
+  TORCH_CHECK(name == "gels" || name == "gelsy" || name == "gelsd" || name == "gelss",
+              "torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss)");
+  torch::jit::Stack stack{self, right, rcond, name};
+  k->run(&stack);
+  Tensor solution = stack[0].toTensor(), residuals = stack[1].toTensor(), rank = stack[2].toTensor(),
+         values = stack[3].toTensor();
+  const int64_t m = self.size(-2), n = self.size(-1);
+  const Tensor none = residuals.new_empty({0});
+  if (vector) solution = solution.squeeze(-1);
+  if (name == "gels") {
+    if (rank.numel() && self.numel())
+      TORCH_CHECK_LINALG(rank.min().item<int64_t>() == std::min(m, n),
+                         "torch.linalg.lstsq: The least squares solution could not be computed because the input ",
+                         "matrix does not have full rank.");
+    rank = rank.new_empty({0});
+  } else if (m > n && name != "gelsy" && rank.numel() && rank.min().item<int64_t>() != n) {
+    residuals = none;
+  }
+  return {solution, m > n && name != "gelsy" ? residuals : none, rank,
+          name == "gels" || name == "gelsy" ? none : values};
+}
+
+std::tuple<Tensor &, Tensor &, Tensor &, Tensor &> lstsq_out(const Tensor &self, const Tensor &b,
+                                                             std::optional<double> rcond,
+                                                             std::optional<c10::string_view> driver, Tensor &solution,
+                                                             Tensor &residuals, Tensor &rank, Tensor &values) {
+  const auto [x, r, k, s] = lstsq(self, b, rcond, driver);
+  const std::pair<const Tensor &, Tensor &> all[] = {{x, solution}, {r, residuals}, {k, rank}, {s, values}};
+  for (const auto &[from, to] : all) {
+    TORCH_CHECK(c10::canCast(from.scalar_type(), to.scalar_type()), "torch.linalg.lstsq: Expected out tensor to have ",
+                "dtype ", from.scalar_type(), ", but got ", to.scalar_type());
+    at::native::resize_output(to, from.sizes());
+    to.copy_(from);
+  }
+  return {solution, residuals, rank, values};
+}
+
 // ---- histograms ----------------------------------------------------------------------------------------------------
 
 // Equal bins for each dim of points [.., dims], over `range` or over what the points take up.
@@ -237,6 +299,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_ctc_loss_backward", TORCH_FN(ctc_loss_backward));
   m.impl("_ctc_loss_backward.Tensor", TORCH_FN(ctc_loss_backward_tensors));
   m.impl("segment_reduce", torch::CppFunction::makeFromBoxedFunction<&segment_reduce>());
+  m.impl("linalg_lstsq", TORCH_FN(lstsq));
+  m.impl("linalg_lstsq.out", TORCH_FN(lstsq_out));
   m.impl("_histogramdd_bin_edges", TORCH_FN(histogramdd_bin_edges));
   m.impl("_histogramdd_from_bin_cts", TORCH_FN(histogramdd_from_bin_cts));
   m.impl("histogram.bin_ct", TORCH_FN(histogram));

@@ -26,6 +26,8 @@ const std::unordered_set<std::string> &by_hand() {
                                                         "aten::bincount",
                                                         "aten::_unique",
                                                         "aten::unique_dim",
+                                                        "aten::linalg_lstsq",
+                                                        "aten::linalg_lstsq.out",
                                                         "aten::segment_reduce",
                                                         "aten::segment_reduce.out",
                                                         "aten::_ctc_loss.Tensor",

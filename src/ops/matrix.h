@@ -23,4 +23,10 @@ void mat_geqrf(op_ctx *c, val a, val *r, val *tau);
 /* The first n columns of H_0 H_1 .. H_{k-1}, H_j = I - tau_j v_j v_j^H; v_j stands below the diagonal of column j of a.
  */
 val mat_reflections(op_ctx *c, val a, val tau, int64_t n);
+/* x with op(a) x = b (left) or x op(a) = b; transpose: 0 none, 1 T, 2 adjoint. */
+val mat_solve_triangle(op_ctx *c, val a, val b, bool left, bool lower, bool unit, int transpose);
+/* b's rows in the given order (int32 [.., rows]); inverse: put back. */
+val mat_order_rows(op_ctx *c, val b, val order, bool inverse);
+/* Of any sizes above 0; vh is V^H. full: all columns of U and V. Without vectors only s is set. */
+void mat_svd(op_ctx *c, val a, bool full, bool vectors, val *u, val *s, val *vh);
 #endif
