@@ -116,8 +116,8 @@ Tensor ctc_loss_backward(const Tensor &grad, const Tensor &log_probs, const Tens
                          bool zero_infinity) {
   static Kernel *k = row("aten::_ctc_loss_backward.Tensor");
   const Ctc p = prepare_ctc(log_probs, targets, input, target, blank);
-  return call_kernel(k, {grad, log_probs, p.targets, p.input_lengths, p.target_lengths, nll, log_alpha, blank,
-                         zero_infinity});
+  return call_kernel(
+      k, {grad, log_probs, p.targets, p.input_lengths, p.target_lengths, nll, log_alpha, blank, zero_infinity});
 }
 
 Tensor ctc_loss_backward_tensors(const Tensor &grad, const Tensor &log_probs, const Tensor &targets,
@@ -140,13 +140,13 @@ void segment_reduce(const c10::OperatorHandle &, torch::jit::Stack *stack) {
   const bool by_length = !args[2].isNone();
   const Tensor given = args[by_length ? 2 : 4].toTensor();
   const char *name = by_length ? "lengths" : "offsets";
-  TORCH_CHECK(given.device() == data.device(), "segment_reduce(): Expected ", name, " to be on the device of the data, ",
-              data.device(), ", but got ", given.device());
-  TORCH_CHECK(given.scalar_type() == c10::kLong || given.scalar_type() == c10::kInt,
-              "segment_reduce(): expected ", name, " of dtype int32 or int64, but got ", given.scalar_type());
+  TORCH_CHECK(given.device() == data.device(), "segment_reduce(): Expected ", name,
+              " to be on the device of the data, ", data.device(), ", but got ", given.device());
+  TORCH_CHECK(given.scalar_type() == c10::kLong || given.scalar_type() == c10::kInt, "segment_reduce(): expected ",
+              name, " of dtype int32 or int64, but got ", given.scalar_type());
   TORCH_CHECK(data.dim() >= given.dim(), "segment_reduce(): Expected data.dim() >= ", name, ".dim()");
-  TORCH_CHECK(axis == given.dim() - 1, "segment_reduce(): Expected axis to be the last dimension of ", name, " but got ",
-              axis, ".");
+  TORCH_CHECK(axis == given.dim() - 1, "segment_reduce(): Expected axis to be the last dimension of ", name,
+              " but got ", axis, ".");
   if (by_length && !args[6].toBool()) {
     const Tensor sums = given.sum(-1).eq(data.size(axis)).all();
     const Tensor read = at::stack({given.min().to(c10::kLong), sums.to(c10::kLong)}).cpu();
@@ -172,9 +172,9 @@ Four lstsq(const Tensor &self, const Tensor &b, std::optional<double> rcond, std
               self.scalar_type(), " and other's dtype ", b.scalar_type());
   TORCH_CHECK(self.device() == b.device(), "torch.linalg.lstsq: Expected input and other to be on the same device, ",
               "but got input on ", self.device(), " and other on ", b.device());
-  TORCH_CHECK_NOT_IMPLEMENTED(self.scalar_type() == c10::kFloat || self.scalar_type() == c10::kDouble ||
-                                  self.is_complex(),
-                              "\"linalg_lstsq\" not implemented for '", self.scalar_type(), "'");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      self.scalar_type() == c10::kFloat || self.scalar_type() == c10::kDouble || self.is_complex(),
+      "\"linalg_lstsq\" not implemented for '", self.scalar_type(), "'");
   const int64_t gap = self.dim() - b.dim();
   TORCH_CHECK(0 <= gap && gap <= 1, "torch.linalg.lstsq: input.dim() must be greater or equal to other.dim() and ",
               "(input.dim() - other.dim()) <= 1");
@@ -282,7 +282,8 @@ std::tuple<Tensor &, Tensor &> histogram_out(const Tensor &self, int64_t bins,
   TORCH_CHECK(self.dtype() == hist.dtype(), "torch.histogram: input tensor and hist tensor should",
               " have the same dtype, but got input ", self.dtype(), " and hist ", hist.dtype());
   TORCH_CHECK(self.dtype() == edges.dtype(), "torch.histogram: input tensor and bin_edges tensor should",
-              " have the same dtype, but got input ", self.dtype(), " and bin_edges ", edges.dtype(), " for dimension 0");
+              " have the same dtype, but got input ", self.dtype(), " and bin_edges ", edges.dtype(),
+              " for dimension 0");
   const auto [h, e] = torch_tpu::histogram(self, bins, range, weight, density);
   at::native::resize_output(hist, h.sizes());
   at::native::resize_output(edges, e.sizes());

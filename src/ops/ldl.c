@@ -100,8 +100,7 @@ static void ldl_step(op_ctx *c, const shape *s, val *st) {
   val place = t_iota_dim(c, TPU_I32, cd, rd, n), ks = t_squeeze(c, k, cd), kps = t_squeeze(c, P_ADDC(kp, 1), cd),
       one_block = t_squeeze(c, single, cd);
   val number = t_where(c, one_block, kps, P_UN(NEG, kps));
-  val mine = t_or(c, t_cmp(c, IR_EQ, place, ks),
-                  t_and(c, t_not(c, one_block), t_cmp(c, IR_EQ, place, P_ADDC(ks, 1))));
+  val mine = t_or(c, t_cmp(c, IR_EQ, place, ks), t_and(c, t_not(c, one_block), t_cmp(c, IR_EQ, place, P_ADDC(ks, 1))));
   st[1] = t_where(c, mine, number, st[1]); /* k = n is no place */
   val failed = t_reshape(c, P_AND(active, singular), st[2]->ndim, st[2]->dims), at = st[2];
   failed = t_and(c, failed, t_cmp(c, IR_EQ, at, t_scalar(c, TPU_I32, 0)));

@@ -157,7 +157,7 @@ static void lu_step(op_ctx *c, val *s, bool pivot) {
   val row = t_iota_dim(c, TPU_I32, a->ndim, rd, mat_rows(a)), col = t_iota_dim(c, TPU_I32, a->ndim, cd, mat_cols(a));
   val below = wide(c, t_cmp(c, IR_GT, row, i), a), row_i = mat_at(c, a, rd, i), p = i;
   if (pivot) {
-    val at_i = mat_at(c, a, cd, i), value, index; /* [.., m, 1] */
+    val at_i = mat_at(c, a, cd, i), value, index;                                                /* [.., m, 1] */
     val size = t_is_complex(a) ? P_ADD(P_UN(ABS, P_UN(REAL, at_i)), P_UN(ABS, P_UN(IMAG, at_i))) /* as LAPACK */
                                : P_UN(ABS, at_i);
     if (ir_failed(G)) return;
