@@ -1,9 +1,11 @@
 // dynamic.cpp - operators whose result's size depends on the data: the size is read on the host, once, and the rest
 // stays on the device with a known size.
 #include <ATen/ExpandUtils.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/ne.h>
@@ -76,6 +78,14 @@ Runs runs_of(const Tensor &x) {
   return {x.index_select(0, starts), first.to(c10::kLong).cumsum(0).sub(1), ends.sub(starts)};
 }
 
+// Writes a result to an out= argument of any size.
+Tensor &give_out(const Tensor &result, Tensor &out) {
+  TORCH_CHECK(result.device() == out.device(), "Expected all tensors to be on the same device, but found at least two ",
+              "devices, ", result.device(), " and ", out.device(), "!");
+  at::native::resize_output(out, result.sizes());
+  return out.copy_(result);
+}
+
 std::tuple<Tensor, Tensor, Tensor> none_unique(const Tensor &self, bool inverse, bool) {
   const auto longs = self.options().dtype(c10::kLong);
   return {at::empty({0}, self.options()), at::empty(inverse ? self.sizes() : c10::IntArrayRef({0}), longs),
@@ -92,24 +102,99 @@ std::tuple<Tensor, Tensor, Tensor> unique(const Tensor &self, bool, bool inverse
   return {r.values, number, counts ? r.counts : at::empty({0}, longs)};
 }
 
-void unique_consecutive(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
-  if (!stack->back().isNone()) return fallback(op, stack);  // along a dim: rows are compared as a whole
-  const size_t base = stack->size() - 4;
-  const Tensor self = (*stack)[base].toTensor();
-  const bool inverse = (*stack)[base + 1].toBool(), counts = (*stack)[base + 2].toBool();
-  std::tuple<Tensor, Tensor, Tensor> out;
-  if (!self.numel()) {
-    out = none_unique(self, inverse, counts);
-  } else {
-    const auto longs = self.options().dtype(c10::kLong);
-    Runs r = runs_of(self.reshape({-1}));
-    out = {r.values, inverse ? r.number.view(self.sizes()) : at::empty({0}, longs),
-           counts ? r.counts : at::empty({0}, longs)};
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+std::tuple<Tensor, Tensor> unique_without_counts(const Tensor &self, bool sorted, bool inverse) {
+  auto [values, number, counts] = torch_tpu::unique(self, sorted, inverse, false);
+  return {values, number};
+}
+
+// What PyTorch says of sizes of 0. True: self has no slice along dim.
+bool no_slices(const Tensor &self, int64_t dim) {
+  const auto zeros = std::count(self.sizes().begin(), self.sizes().end(), 0);
+  if (self.size(dim) == 0) {
+    TORCH_CHECK(zeros == 1, "Number of zero sized dimensions is more than one, so unique cannot be applied ");
+    return true;
   }
-  stack->resize(base);
-  stack->emplace_back(std::get<0>(out));
-  stack->emplace_back(std::get<1>(out));
-  stack->emplace_back(std::get<2>(out));
+  TORCH_CHECK(zeros == 0, "There are 0 sized dimensions, and they aren't selected, so unique cannot be applied");
+  return false;
+}
+
+Three no_unique_slices(const Tensor &self) {
+  const auto longs = self.options().dtype(c10::kLong);
+  return {at::empty(self.sizes(), self.options()), at::empty({0}, longs), at::empty({0}, longs)};
+}
+
+// Of a [n, ..] matrix: where a row differs from the one before it. [n]
+Tensor row_starts(const Tensor &x) {
+  const Tensor differs = x.slice(0, 1).ne(x.slice(0, 0, x.size(0) - 1)).any(1);
+  return at::cat({at::ones({1}, differs.options()), differs});
+}
+
+// The runs that begin where `first` is true, of the slices of self along dim in the order given (or as they stand).
+Three slice_runs(const Tensor &self, int64_t dim, const Tensor &first, const Tensor &order) {
+  const auto longs = self.options().dtype(c10::kLong);
+  Tensor starts = at::nonzero(first).select(1, 0), number = first.to(c10::kLong).cumsum(0).sub(1);
+  const Tensor ends = at::cat({starts.slice(0, 1), at::full({1}, self.size(dim), longs)}), counts = ends.sub(starts);
+  if (order.defined()) {
+    starts = order.index_select(0, starts);
+    number = at::empty({self.size(dim)}, longs).scatter_(0, order, number);
+  }
+  return {self.index_select(dim, starts), number, counts};
+}
+
+Three unique_dim_consecutive(const Tensor &self, int64_t dim, bool, bool) {
+  if (no_slices(self, dim)) return no_unique_slices(self);
+  const int64_t n = self.size(dim);
+  return slice_runs(self, dim, row_starts(self.movedim(dim, 0).reshape({n, -1})), Tensor());
+}
+
+// Numbers that order the rows of x [n, k] as their elements do, from left to right: each column's elements are numbered
+// in order, then columns join in pairs until one is left. Work is k sorts of n, in log2(k) steps.
+Tensor row_ranks(Tensor x) {
+  const int64_t n = x.size(0);
+  for (;;) {
+    auto [sorted, order] = x.sort(std::optional<bool>(true), 0);
+    const Tensor up = sorted.slice(0, 1).ne(sorted.slice(0, 0, n - 1)).to(c10::kLong);
+    const Tensor number = at::cat({at::zeros({1, x.size(1)}, up.options()), up}).cumsum(0);
+    x = at::empty_like(number).scatter_(0, order, number);
+    const int64_t k = x.size(1);
+    if (k == 1) return x.select(1, 0);
+    const Tensor even = x.slice(1, 0, k / 2 * 2).reshape({n, k / 2, 2});
+    const Tensor joined = even.select(2, 0).mul(n).add(even.select(2, 1));
+    x = k % 2 ? at::cat({joined, x.slice(1, k - 1).mul(n)}, 1) : joined;
+  }
+}
+
+Three unique_dim(const Tensor &self, int64_t dim, bool, bool, bool) {
+  if (no_slices(self, dim)) return no_unique_slices(self);
+  const int64_t n = self.size(dim);
+  auto [sorted, order] = row_ranks(self.movedim(dim, 0).reshape({n, -1})).sort(std::optional<bool>(true), 0);
+  return slice_runs(self, dim, row_starts(sorted.unsqueeze(1)), order);
+}
+
+Three unique_consecutive(const Tensor &self, bool inverse, bool counts, std::optional<int64_t> dim) {
+  if (dim && !(*dim == 0 && self.dim() == 1)) return torch_tpu::unique_dim_consecutive(self, *dim, inverse, counts);
+  if (!self.numel()) return none_unique(self, inverse, counts);
+  const auto longs = self.options().dtype(c10::kLong);
+  Runs r = runs_of(self.reshape({-1}));
+  return {r.values, inverse ? r.number.view(self.sizes()) : at::empty({0}, longs),
+          counts ? r.counts : at::empty({0}, longs)};
+}
+
+Tensor &masked_select_out(const Tensor &self, const Tensor &mask, Tensor &out) {
+  TORCH_CHECK(self.scalar_type() == out.scalar_type(),
+              "masked_select(): self and result must have the same scalar type");
+  return give_out(torch_tpu::masked_select(self, mask), out);
+}
+
+Tensor &nonzero_out(const Tensor &self, Tensor &out) {
+  TORCH_CHECK(out.scalar_type() == c10::kLong,
+              "nonzero: Expected out tensor to have scalar type Long but got scalar type", out.scalar_type());
+  TORCH_CHECK(self.device() == out.device(), "expected self and out to be on the same device, but got out on ",
+              out.device(), " and self on ", self.device());
+  TORCH_CHECK(self.dim() <= 64, "nonzero is not supported for tensor with more than 64 dimensions");
+  return give_out(at::nonzero(self), out);
 }
 
 Tensor bincount(const Tensor &self, const std::optional<Tensor> &weights, c10::SymInt minlength) {
@@ -142,7 +227,12 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("repeat_interleave.Tensor", torch::CppFunction::makeFromBoxedFunction<&repeat_interleave>());
   m.impl("masked_select", TORCH_FN(masked_select));
   m.impl("_unique2", TORCH_FN(unique));
-  m.impl("unique_consecutive", torch::CppFunction::makeFromBoxedFunction<&unique_consecutive>());
+  m.impl("_unique", TORCH_FN(unique_without_counts));
+  m.impl("unique_dim", TORCH_FN(unique_dim));
+  m.impl("unique_dim_consecutive", TORCH_FN(unique_dim_consecutive));
+  m.impl("unique_consecutive", TORCH_FN(unique_consecutive));
+  m.impl("masked_select.out", TORCH_FN(masked_select_out));
+  m.impl("nonzero.out", TORCH_FN(nonzero_out));
   m.impl("bincount", TORCH_FN(bincount));
 }
 

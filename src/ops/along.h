@@ -39,6 +39,9 @@ val t_scatter_slices(op_ctx *c, val x, int dim, val index, val src, int body);
 
 /* Stable sort, NaN largest. indices: t_index_dtype. */
 void t_sort(op_ctx *c, val x, int dim, bool descending, val *values, val *indices);
+/* For every v: how many places of the sorted last dim of seq lie before it (right: not after it). seq has the leading
+ * dims of v, or rank 1. The binary search of PyTorch, step by step: so NaN and unsorted sequences agree too. */
+val t_search(op_ctx *c, val seq, val v, bool right);
 /* Value and first index of the largest (max) or smallest element; NaN wins. keep: dim stays as size 1. */
 void t_arg_reduce(op_ctx *c, val x, int dim, bool max, bool keep, val *value, val *index);
 

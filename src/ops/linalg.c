@@ -44,8 +44,7 @@ val mat_diagonal(op_ctx *c, val x) {
   return t_sum(c, mat_triangle(c, x, IR_EQ), (int[]){x->ndim - 2}, 1, false);
 }
 
-/* Both with the same batch dims. */
-static void share_batch(op_ctx *c, val *a, val *b) {
+void mat_share_batch(op_ctx *c, val *a, val *b) {
   if (ir_failed(G)) return;
   int64_t dims[T_MAX_DIMS];
   int n = (*a)->ndim > (*b)->ndim ? (*a)->ndim : (*b)->ndim;
@@ -63,9 +62,8 @@ static void share_batch(op_ctx *c, val *a, val *b) {
   }
 }
 
-/* x with op(a) x = b (left) or x op(a) = b; transpose: 0 none, 1 T, 2 adjoint. */
-static val solve_triangle(op_ctx *c, val a, val b, bool left, bool lower, bool unit, int transpose) {
-  share_batch(c, &a, &b);
+val mat_solve_triangle(op_ctx *c, val a, val b, bool left, bool lower, bool unit, int transpose) {
+  mat_share_batch(c, &a, &b);
   if (ir_failed(G) || ir_numel(b) == 0) return b;
   return ir_triangular_solve(G, a, b, left, lower, unit, transpose);
 }
@@ -76,15 +74,15 @@ static val solve_triangle(op_ctx *c, val a, val b, bool left, bool lower, bool u
 /* (self, B, upper, left, unitriangular) */
 OP(linalg_solve_triangular, "aten::linalg_solve_triangular") {
   val a = T(0), b = T(1);
-  if (mat_check(c, a) && mat_check(c, b)) RET(solve_triangle(c, a, b, INT_OR(3, 1), !INT(2), INT_OR(4, 0), 0));
+  if (mat_check(c, a) && mat_check(c, b)) RET(mat_solve_triangle(c, a, b, INT_OR(3, 1), !INT(2), INT_OR(4, 0), 0));
 }
 
 /* (self: b, A, upper, transpose, unitriangular) -> (solution, A as it was, batch dims shared) */
 OP(triangular_solve, "aten::triangular_solve") {
   val b = T(0), a = T(1);
   if (!mat_check(c, a) || !mat_check(c, b)) return;
-  share_batch(c, &a, &b);
-  RETN(0, solve_triangle(c, a, b, true, !INT_OR(2, 1), INT_OR(4, 0), INT_OR(3, 0)));
+  mat_share_batch(c, &a, &b);
+  RETN(0, mat_solve_triangle(c, a, b, true, !INT_OR(2, 1), INT_OR(4, 0), INT_OR(3, 0)));
   RETN(1, a);
 }
 
@@ -120,8 +118,8 @@ OP(linalg_cholesky_ex, "aten::linalg_cholesky_ex") {
 
 /* x with (L L^H) x = b */
 static val cholesky_solve(op_ctx *c, val b, val l, bool upper) {
-  val y = solve_triangle(c, l, b, true, !upper, false, upper ? 2 : 0);
-  return solve_triangle(c, l, y, true, !upper, false, upper ? 0 : 2);
+  val y = mat_solve_triangle(c, l, b, true, !upper, false, upper ? 2 : 0);
+  return mat_solve_triangle(c, l, y, true, !upper, false, upper ? 0 : 2);
 }
 OP(cholesky_solve, "aten::_cholesky_solve_helper") {
   val b = T(0), l = T(1);
@@ -159,7 +157,9 @@ static void lu_step(op_ctx *c, val *s, bool pivot) {
   val row = t_iota_dim(c, TPU_I32, a->ndim, rd, mat_rows(a)), col = t_iota_dim(c, TPU_I32, a->ndim, cd, mat_cols(a));
   val below = wide(c, t_cmp(c, IR_GT, row, i), a), row_i = mat_at(c, a, rd, i), p = i;
   if (pivot) {
-    val size = P_UN(ABS, mat_at(c, a, cd, i)), value, index; /* [.., m, 1] */
+    val at_i = mat_at(c, a, cd, i), value, index;                                                /* [.., m, 1] */
+    val size = t_is_complex(a) ? P_ADD(P_UN(ABS, P_UN(REAL, at_i)), P_UN(ABS, P_UN(IMAG, at_i))) /* as LAPACK */
+                               : P_UN(ABS, at_i);
     if (ir_failed(G)) return;
     size = ir_select(G, wide(c, t_cmp(c, IR_GE, row, i), size), size, t_like(c, size, -1));
     t_arg_reduce(c, size, rd, true, true, &value, &index);
@@ -226,8 +226,7 @@ static val row_order(op_ctx *c, val pivots, int64_t m) {
   return out[0];
 }
 
-/* b's rows in the given order; inverse: put back. */
-static val order_rows(op_ctx *c, val b, val order, bool inverse) {
+val mat_order_rows(op_ctx *c, val b, val order, bool inverse) {
   if (ir_failed(G) || ir_numel(b) == 0) return b;
   int64_t dims[T_MAX_DIMS];
   memcpy(dims, b->dims, (size_t)b->ndim * sizeof *dims);
@@ -239,14 +238,14 @@ static val order_rows(op_ctx *c, val b, val order, bool inverse) {
 /* x with A x = b or A^H x = b (left), x A = b or x A^H = b, from A's factors. */
 static val lu_solve(op_ctx *c, val f, val pivots, val b, bool left, bool adj) {
   if (!left) return mat_adjoint(c, lu_solve(c, f, pivots, mat_adjoint(c, b), true, !adj));
-  share_batch(c, &f, &b);
+  mat_share_batch(c, &f, &b);
   val order = row_order(c, pivots, mat_rows(f));
   if (adj) {
-    val y = solve_triangle(c, f, b, true, false, false, 2);
-    return order_rows(c, solve_triangle(c, f, y, true, true, true, 2), order, true);
+    val y = mat_solve_triangle(c, f, b, true, false, false, 2);
+    return mat_order_rows(c, mat_solve_triangle(c, f, y, true, true, true, 2), order, true);
   }
-  val y = solve_triangle(c, f, order_rows(c, b, order, false), true, true, true, 0);
-  return solve_triangle(c, f, y, true, false, false, 0);
+  val y = mat_solve_triangle(c, f, mat_order_rows(c, b, order, false), true, true, true, 0);
+  return mat_solve_triangle(c, f, y, true, false, false, 0);
 }
 
 /* (A, pivot, check_errors) -> (LU, pivots, info) */
@@ -464,7 +463,7 @@ OP(ormqr, "aten::ormqr") {
   if (!mat_check(c, a) || !mat_check(c, b)) return;
   val q = mat_reflections(c, a, tau, mat_rows(a));
   if (INT_OR(4, 0)) q = mat_adjoint(c, q);
-  share_batch(c, &q, &b);
+  mat_share_batch(c, &q, &b);
   RET(INT_OR(3, 1) ? t_matmul(c, q, b) : t_matmul(c, b, q));
 }
 

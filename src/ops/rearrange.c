@@ -71,6 +71,24 @@ OP(repeat_interleave, "aten::repeat_interleave.Tensor") {
 
 /* ---- flip, roll, rot90 ----------------------------------------------------------------------------------------- */
 
+/* (self, dim, start, length) */
+OP(narrow_copy, "aten::narrow_copy") {
+  val x = T(0);
+  int dim = t_dim(c, INT(1), x->ndim);
+  int64_t n = t_size(x, dim), start = INT(2), length = INT(3);
+  if (ir_failed(G)) return;
+  if (x->ndim == 0) op_fail(c, TPU_ERR_RUNTIME, "narrow() cannot be applied to a 0-dim tensor.");
+  else if (length < 0) op_fail(c, TPU_ERR_RUNTIME, "narrow(): length must be non-negative.");
+  else if (start < -n || start > n)
+    op_fail(c, TPU_ERR_INDEX, "start out of range (expected to be in range of [%lld, %lld], but got %lld)",
+            (long long)-n, (long long)n, (long long)start);
+  if (start < 0) start += n;
+  if (start > n - length)
+    op_fail(c, TPU_ERR_RUNTIME, "start (%lld) + length (%lld) exceeds dimension size (%lld).", (long long)start,
+            (long long)length, (long long)n);
+  RET(t_narrow(c, x, dim, start, length, 1));
+}
+
 OP(flip, "aten::flip") {
   val x = T(0);
   int n, dims[T_MAX_DIMS];

@@ -120,9 +120,7 @@ OP(mode, "aten::mode") {
 
 /* ---- searches and histograms ----------------------------------------------------------------------------------- */
 
-/* For every v: how many places of the sorted last dim of seq lie before it (right: not after it). seq has the leading
- * dims of v, or rank 1. The binary search of PyTorch, step by step: so NaN and unsorted sequences agree too. */
-static val search(op_ctx *c, val seq, val v, bool right) {
+val t_search(op_ctx *c, val seq, val v, bool right) {
   val both[2] = {seq, v};
   tpu_dtype dt = t_result_type(c, both, 2);
   seq = t_cast(c, seq, dt);
@@ -151,7 +149,7 @@ static void searchsorted(op_ctx *c, val v) {
   const char *side = op_str(c, 4);
   bool right = INT_OR(3, 0) || side[0] == 'r';
   bool scalar = v->ndim == 0 && seq->ndim > 1;
-  val r = search(c, seq, scalar ? t_reshape(c, v, 1, (const int64_t[]){1}) : v, right);
+  val r = t_search(c, seq, scalar ? t_reshape(c, v, 1, (const int64_t[]){1}) : v, right);
   RET(t_cast(c, t_reshape_meta(c, 0, r), INT_OR(2, 0) ? TPU_I32 : TPU_I64));
 }
 
@@ -159,7 +157,7 @@ OP(searchsorted, "aten::searchsorted.Tensor") { searchsorted(c, T(1)); }
 OP(searchsorted_scalar, "aten::searchsorted.Scalar") { searchsorted(c, S(1)); }
 
 static void bucketize(op_ctx *c, val v) {
-  RET(t_cast(c, search(c, T(1), v, INT_OR(3, 0)), INT_OR(2, 0) ? TPU_I32 : TPU_I64));
+  RET(t_cast(c, t_search(c, T(1), v, INT_OR(3, 0)), INT_OR(2, 0) ? TPU_I32 : TPU_I64));
 }
 
 OP(bucketize, "aten::bucketize.Tensor") { bucketize(c, T(0)); }
@@ -175,7 +173,7 @@ static void isin(op_ctx *c, val x, val test) {
   val found = t_zeros(c, TPU_BOOL, x->ndim, x->dims);
   if (ir_numel(test) && ir_numel(x)) {
     t_sort(c, test, 0, false, &sorted, &indices);
-    val at = search(c, sorted, x, false);
+    val at = t_search(c, sorted, x, false);
     found = ir_compare(G, IR_EQ, t_take(c, sorted, 0, at), x); /* past the end: the last one, which is smaller */
   }
   RET(INT_OR(3, 0) ? ir_unary(G, IR_NOT, found) : found);

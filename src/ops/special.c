@@ -24,6 +24,15 @@ OP(lgamma, "aten::lgamma") {
   RET(P_UN(LGAMMA, x));
 }
 
+/* (self, p): the sum of lgamma(x - i / 2), i < p, and log(pi) p (p - 1) / 4 */
+OP(mvlgamma, "aten::mvlgamma") {
+  int64_t p = INT(1);
+  val x = t_float(c, T(0)), sum = P_NUM(x, 0.25 * log(M_PI) * (double)(p * (p - 1)));
+  if (p < 1) op_fail(c, TPU_ERR_RUNTIME, "p has to be greater than or equal to 1");
+  for (int64_t i = 0; i < p && !ir_failed(G); i++) sum = P_ADD(sum, P_UN(LGAMMA, P_ADDC(x, -0.5 * (double)i)));
+  RET(sum);
+}
+
 static val digamma(op_ctx *c, val x) {
   val pole = P_SEL(p_signbit(c, x), P_NUM(x, INFINITY), P_NUM(x, -INFINITY));
   return P_SEL(P_CMPC(EQ, x, 0), pole, P_UN(DIGAMMA, x));

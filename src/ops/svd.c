@@ -112,8 +112,7 @@ static void tall_svd(op_ctx *c, val a, bool full, bool vectors, val *u, val *s, 
   *u = t_mul(c, mat_reflections(c, r, tau, k), t_unsqueeze(c, phase, nd - 2));
 }
 
-/* Any sizes above 0: vh is V^H. */
-static void svd(op_ctx *c, val a, bool full, bool vectors, val *u, val *s, val *vh) {
+void mat_svd(op_ctx *c, val a, bool full, bool vectors, val *u, val *s, val *vh) {
   bool flip = mat_rows(a) < mat_cols(a);
   val left = a, right = a;
   *s = a;
@@ -141,7 +140,7 @@ OP(linalg_svd, "aten::_linalg_svd") {
     dims[nd - 1] = n;
     vh = mat_identity(c, t_zeros(c, d, nd, dims));
   } else {
-    svd(c, a, full, vectors, &u, &s, &vh);
+    mat_svd(c, a, full, vectors, &u, &s, &vh);
   }
   RETN(0, vectors ? u : t_zeros(c, d, 1, &none));
   RETN(1, s);
@@ -162,7 +161,7 @@ OP(linalg_pinv, "aten::linalg_pinv.atol_rtol_tensor") {
     return;
   }
   if (INT_OR(3, 0)) a = t_add(c, mat_triangle(c, a, IR_GE), mat_adjoint(c, mat_triangle(c, a, IR_GT)));
-  svd(c, a, false, true, &u, &s, &vh);
+  mat_svd(c, a, false, true, &u, &s, &vh);
   if (ir_failed(G)) return;
   tpu_dtype r = (tpu_dtype)s->dtype;
   double eps = (r == TPU_F64 ? 0x1p-52 : 0x1p-23) * (double)(m > n ? m : n);
