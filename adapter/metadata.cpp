@@ -150,7 +150,12 @@ void resize_to(const Tensor &x, IntArrayRef sizes, IntArrayRef strides) {
   grow_storage(t);
 }
 
+// nn.TransformerEncoder asks this before it makes nested tensors of what a padding mask leaves; the device has none,
+// and "not left aligned" makes it go on with the mask.
+bool nested_tensor_fits_mask(const Tensor &, const Tensor &) { return false; }
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(nested_tensor_fits_mask));
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
   m.impl("view", TORCH_FN(view));

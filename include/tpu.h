@@ -104,6 +104,8 @@ typedef struct {
 TPU_API void tpu_set_plugin_candidates(const char *paths);
 /* Loads the plugin and makes the client; done once a process (a failure is kept and returned again). */
 TPU_API TPU_MUST tpu_err *tpu_init(void);
+/* The first environment flag of ours whose value is not accepted. */
+TPU_API TPU_MUST tpu_err *tpu_check_environment(void);
 /* True once tpu_init has succeeded. Never loads anything. */
 TPU_API bool tpu_is_initialized(void);
 /* Finds (without making a client, and without waiting) whether some plugin could be used. */

@@ -42,6 +42,7 @@ CacheEntry = ctypes.CFUNCTYPE(c_bool, c_void_p, c_char_p, c_int64, c_int64, c_bo
 # name: (result type, argument types); "error" results are checked and raised.
 _FUNCTIONS = {
     "tpu_init": ("error",),
+    "tpu_check_environment": ("error",),
     "tpu_is_initialized": (c_bool,),
     "tpu_is_available": (c_bool,),
     "tpu_device_count": (c_int,),

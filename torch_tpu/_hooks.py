@@ -1,6 +1,6 @@
 """Hooks on code that knows no device but its own list. Each acts on tpu tensors or devices only, and says why it is here.
 TORCH_TPU_HOOKS=0 switches all of them off. A hook on another package is installed when that package is imported.
-The list for users is docs/hooks.md.
+The list is _PACKAGES below.
 """
 
 import functools
@@ -8,6 +8,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
+import warnings
 
 
 def _is_tpu(device):
@@ -130,7 +131,10 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install():
-    if os.environ.get("TORCH_TPU_HOOKS", "1") == "0":
+    value = os.environ.get("TORCH_TPU_HOOKS") or "1"
+    if value not in ("0", "1"):
+        warnings.warn(f"TORCH_TPU_HOOKS is {value!r}: expected 0 or 1; it is taken as 1", RuntimeWarning, stacklevel=2)
+    if value == "0":
         return
     _hook_dlpack_device()
     for name, hook in _PACKAGES.items():

@@ -2,6 +2,8 @@
 
 import ctypes
 import enum
+import functools
+import os
 import sys
 import types
 import warnings
@@ -18,8 +20,22 @@ _core_lib = _core.core
 
 
 def is_available() -> bool:
-    """Whether a PJRT plugin was found. Loads nothing."""
-    return _core_lib.tpu_is_available() and _core_lib.tpu_device_count() > 0
+    """Whether a PJRT plugin was found. Loads nothing. A plugin or a setting that was asked for and is no good is told once."""
+    found = _core_lib.tpu_is_available() and _core_lib.tpu_device_count() > 0
+    if not found:
+        _tell_why_not()
+    return found
+
+
+@functools.cache
+def _tell_why_not():
+    """Programs ask is_available() and go on with the CPU: what the user set and does not work must not pass in silence."""
+    try:
+        _core_lib.tpu_check_environment()
+        if any(os.environ.get(n) for n in ("TORCH_TPU_PJRT_PLUGIN", "TPU_LIBRARY_PATH")) and not _core_lib.tpu_in_bad_fork():
+            _core_lib.tpu_init()
+    except Exception as error:
+        warnings.warn(f"torch.tpu is not available: {error}", RuntimeWarning, stacklevel=3)
 
 
 def device_count() -> int:

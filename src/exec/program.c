@@ -24,8 +24,8 @@ static program *find_locked(hash128 name) {
   return NULL;
 }
 
-/* How many programs may be held. Each of XLA's CPU programs takes four mappings of memory, and a process that has used up
- * its share (vm.max_map_count, 65530 by default) crashes inside the plugin: so they may have four fifths of it. */
+/* How many programs may be held. Each of XLA's CPU programs takes four mappings of memory, and a process that has used
+ * up its share (vm.max_map_count, 65530 by default) crashes inside the plugin: so they may have four fifths of it. */
 static size_t program_limit(void) {
   static size_t limit;
   if (limit) return limit;
@@ -34,8 +34,8 @@ static size_t program_limit(void) {
   FILE *f = ex.is_cpu ? fopen("/proc/sys/vm/max_map_count", "r") : NULL;
   if (f) {
     if (fscanf(f, "%lld", &maps) == 1 && maps > 0 && n > (size_t)maps / 5) {
-      log_line(LOG_WARN, "TORCH_TPU_PROGRAM_CACHE is %zu, but vm.max_map_count (%lld) has room for %zu programs only", n,
-               maps, (size_t)maps / 5);
+      log_line(LOG_WARN, "TORCH_TPU_PROGRAM_CACHE is %zu, but vm.max_map_count (%lld) has room for %zu programs only",
+               n, maps, (size_t)maps / 5);
       n = (size_t)maps / 5;
     }
     fclose(f);

@@ -94,6 +94,8 @@ static tpu_err *start(void) {
   return NULL;
 }
 
+tpu_err *tpu_check_environment(void) { return env_check(); }
+
 tpu_err *tpu_init(void) {
   if (atomic_load(&ex.forked)) return ex_ready();
   if (atomic_load_explicit(&started, memory_order_acquire)) return NULL;

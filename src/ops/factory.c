@@ -53,16 +53,26 @@ OP(arange_start_step, "aten::arange.start_step") { range(c, 0, 1, 2); }
 OP(range, "aten::range") { range(c, 0, 1, -1); }
 OP(range_step, "aten::range.step") { range(c, 0, 1, 2); }
 
-/* The points between start and end, counted from the nearer end as PyTorch does, in floats of `d`. */
-static val points(op_ctx *c, tpu_dtype d, int64_t n) {
-  val start = t_cast(c, op_any(c, 0), d), end = t_cast(c, op_any(c, 1), d);
+/* The points between start and end, counted from the nearer end as PyTorch does, in floats of `d`. For integers both
+ * ends are cut to integers first. */
+static val points(op_ctx *c, tpu_dtype d, tpu_dtype result, int64_t n) {
+  val start = op_any(c, 0), end = op_any(c, 1);
+  if (!ir_is_float(result) && !ir_is_complex(result)) {
+    start = t_cast(c, start, result);
+    end = t_cast(c, end, result);
+  }
+  start = t_cast(c, start, d);
+  end = t_cast(c, end, d);
   val i = t_iota(c, TPU_I64, 1, &n, 0);
   if (ir_failed(G)) return i;
   val f = t_cast(c, i, d);
   start = t_broadcast_to(c, start, 1, &n);
   end = t_broadcast_to(c, end, 1, &n);
   if (n == 1) return start;
-  val step = P_DIV(P_SUB(end, start), P_NUM(f, (double)(n - 1)));
+  /* behind a barrier: a quotient by a constant becomes a product with its reciprocal, which is not exact */
+  val steps = P_NUM(f, (double)(n - 1));
+  ir_barrier(G, &steps, 1, &steps);
+  val step = P_DIV(P_SUB(end, start), steps);
   val back = P_SUB(P_NUM(f, (double)(n - 1)), f);
   return P_SEL(P_CMPC(LT, i, (double)(n / 2)), P_ADD(start, P_MUL(step, f)), P_SUB(end, P_MUL(step, back)));
 }
@@ -79,7 +89,7 @@ static void spaced(op_ctx *c, int base) {
     return;
   }
   tpu_dtype d = points_dtype(m);
-  val p = points(c, d, INT(2));
+  val p = points(c, d, (tpu_dtype)m->dtype, INT(2));
   if (ir_failed(G)) return;
   if (base) p = ir_binary(G, IR_POW, t_broadcast_to(c, t_cast(c, S(base), d), p->ndim, p->dims), p);
   RET(t_cast(c, p, (tpu_dtype)m->dtype));

@@ -198,6 +198,10 @@ OP(masked_fill, "aten::masked_fill.Scalar") { masked_fill(c, S(2)); }
 OP(masked_fill_tensor, "aten::masked_fill.Tensor") { masked_fill(c, T(2)); }
 
 OP(masked_scatter, "aten::masked_scatter") {
+  val mask = T(1);
+  if (!ir_failed(G) && mask->dtype != TPU_BOOL)
+    op_fail(c, TPU_ERR_RUNTIME, "masked_scatter_ only supports boolean masks, but got mask with dtype %s",
+            tpu_dtype_name(mask->dtype));
   val both[2] = {T(0), T(1)}, source = t_flatten(c, T(2));
   t_broadcast(c, both, 2);
   if (ir_numel(source) == 0 || ir_numel(both[0]) == 0) {

@@ -508,6 +508,10 @@ OP(linalg_eigh, "aten::_linalg_eigh") {
     val t = mat_triangle(c, a, lower ? IR_GE : IR_LE), strict = mat_triangle(c, a, lower ? IR_GT : IR_LT);
     out[0] = refined(c, t_add(c, t, mat_adjoint(c, strict)), out[0]);
   }
+  if (with_v && ir_numel(a) && !ir_failed(G)) { /* the iteration loses NaN in what it was given */
+    val l = out[1], bad = t_reduce(c, IR_OR, ir_compare(G, IR_NE, l, l), (int[]){l->ndim - 1}, 1, true);
+    out[0] = t_where(c, t_unsqueeze(c, bad, l->ndim), t_like(c, out[0], __builtin_nan("")), out[0]);
+  }
   RETN(0, out[1]);
   RETN(1, with_v ? out[0] : t_zeros(c, d, 1, &none));
 }

@@ -157,6 +157,9 @@ OP(searchsorted, "aten::searchsorted.Tensor") { searchsorted(c, T(1)); }
 OP(searchsorted_scalar, "aten::searchsorted.Scalar") { searchsorted(c, S(1)); }
 
 static void bucketize(op_ctx *c, val v) {
+  val edges = T(1);
+  if (!ir_failed(G) && edges->ndim != 1)
+    op_fail(c, TPU_ERR_RUNTIME, "boundaries tensor must be 1 dimension, but got dim(%d)", edges->ndim);
   RET(t_cast(c, t_search(c, T(1), v, INT_OR(3, 0)), INT_OR(2, 0) ? TPU_I32 : TPU_I64));
 }
 

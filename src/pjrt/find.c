@@ -161,9 +161,9 @@ static void choose(choice *ch, const char *sysfs_root, const char *candidates, b
   else
     buf_printf(&ch->why,
                "no PJRT plugin was found: TORCH_TPU_PJRT_PLUGIN and TPU_LIBRARY_PATH are not set, no TPU is on the PCI "
-               "bus, and no XLA CPU plugin is at: %s; install an XLA CPU plugin or set TORCH_TPU_PJRT_PLUGIN to the "
-               "path of a PJRT plugin",
-               seen->len ? seen->data : "(no place was given)");
+               "bus, and no package with an XLA CPU plugin is installed%s%s; install one (for example: pip install "
+               "--no-deps lammps-jax-pjrt-cpu) or set TORCH_TPU_PJRT_PLUGIN to the path of a PJRT plugin",
+               seen->len ? ", looked for: " : "", seen->len ? seen->data : "");
 }
 
 void pjrt_find_in(const char *sysfs_root, const char *candidates, const char **out_path, const char **out_why) {

@@ -1,3 +1,6 @@
+import os
+import tempfile
+
 import pytest
 import torch
 from tpu_testing import DEVICE, IS_CPU, KIND, build_fake_plugin
@@ -6,6 +9,11 @@ SECONDS_A_TEST = 120  # a guard against hangs, far above what any test needs
 
 
 def pytest_configure(config):
+    if "PYTEST_XDIST_WORKER" not in os.environ and "TORCH_TPU_CACHE_DIR" not in os.environ:
+        # one folder of compiled programs for all workers of this run, and nothing left in the user's
+        folder = tempfile.TemporaryDirectory(prefix="torch_tpu_cache.")
+        os.environ["TORCH_TPU_CACHE_DIR"] = folder.name
+        config.add_cleanup(folder.cleanup)
     config.addinivalue_line("markers", "timeout(seconds): from pytest-timeout")
 
 

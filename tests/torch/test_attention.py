@@ -154,3 +154,13 @@ def test_multi_head_attention():
             assert (got[1] is None) == (want[1] is None)
             if weights:
                 check(got[1], want[1], 1e-4, 1e-5)
+
+
+def test_transformer_encoder_with_a_padding_mask():
+    """For inference PyTorch would make nested tensors here."""
+    encoder = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0), 2).eval()
+    x, padding = torch.randn(2, 5, 16), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with torch.no_grad():
+        want = encoder(x, src_key_padding_mask=padding)
+        got = copy.deepcopy(encoder).to(DEVICE)(x.to(DEVICE), src_key_padding_mask=padding.to(DEVICE))
+    check(got[~padding], want[~padding], 1e-4, 1e-5)

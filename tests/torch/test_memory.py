@@ -186,3 +186,29 @@ def test_caches_are_bounded():
         TORCH_TPU_KEY_CACHE="16",
     )
     assert out.stdout.strip() == "[3.0, 3.0, 3.0, 3.0]"
+
+
+def test_programs_that_are_dropped_are_unmapped_and_used_ones_stay():
+    """Each program takes mappings of memory, of which a process has a limited number."""
+    from tpu_testing import run_python
+
+    run_python(
+        """
+        import torch
+        maps = lambda: len(open("/proc/self/maps").readlines())
+        x = torch.ones(4, device="tpu")
+        x.mul(3).tolist()
+        before = None
+        for n in range(2, 300):
+            torch.ones(n, device="tpu").sum().item()
+            x.mul(3)
+            if n == 100: before, compiled = maps(), torch.tpu.compile_count()
+        assert torch.tpu.cache_stats()["program_entries"] <= 64
+        assert maps() < before + 150, (before, maps())
+        hot = torch.tpu.compile_count()
+        x.mul(3)
+        assert torch.tpu.compile_count() == hot, "the program that is used all the time was dropped"
+        """,
+        TORCH_TPU_PROGRAM_CACHE="64",
+        TORCH_TPU_CACHE_SIZE="0",
+    )

@@ -643,3 +643,62 @@ def test_sorting_is_stable_where_asked():
 
 def test_dtypes_that_are_tried():
     assert set(SIGNED) < set(INTS) < set(DTYPES)
+
+
+# ---- what must not be lost ------------------------------------------------------------------------------------------------
+
+
+def test_false_times_nan_is_nan():
+    """Compilers like to take a product with a mask for a selection."""
+    mask = torch.tensor([True, False])
+    for bad in (float("nan"), float("inf")):
+        x = torch.full((2,), bad)
+        agree(lambda m, x: m * x, mask, x)
+        agree(lambda m: (m * bad, m / bad), mask)
+        agree(lambda m, x: m.float() * x, mask, x)
+        agree(lambda m, x: torch.mul(x, m, out=torch.empty_like(x)), mask, x)
+
+
+FITS = {
+    "fill_": lambda x, v: x.fill_(v),
+    "full_like": lambda x, v: torch.full_like(x, v),
+    "masked_fill": lambda x, v: x.masked_fill(x > 1, v),
+    "clamp": lambda x, v: x.clamp(max=v),
+    "index_fill": lambda x, v: x.index_fill(0, torch.zeros(1, dtype=torch.long, device=x.device), v),
+    "scatter": lambda x, v: x.scatter(0, torch.zeros(1, dtype=torch.long, device=x.device), v),
+    "alpha": lambda x, v: torch.add(x, x, alpha=v),
+    "add": lambda x, v: x + v,  # a second operand wraps around
+    "bitwise_and": lambda x, v: x & v if not x.is_floating_point() else x,
+    "lt": lambda x, v: x < v,
+    "foreach": lambda x, v: torch._foreach_mul([x], v),
+}
+
+
+@pytest.mark.parametrize("kind", FITS)
+def test_a_scalar_that_the_dtype_cannot_hold(kind):
+    for dtype, numbers in {
+        torch.int8: (300, -300, 127, -128),
+        torch.uint8: (300, -1, -300, 255),
+        torch.int32: (2**40, 2**31 - 1, -(2**31)),
+        torch.float32: (1e300, 3e38, float("inf"), float("nan")),
+    }.items():
+        for v in numbers:
+            if isinstance(v, float) and kind == "bitwise_and":
+                continue
+            agree(lambda x, v=v: FITS[kind](x, v), torch.tensor([1, 3], dtype=dtype))
+    if kind in ("fill_", "full_like"):
+        agree(lambda x: FITS[kind](x, 1j), torch.tensor([1.0, 3.0]))
+        agree(lambda x: FITS[kind](x, float("nan")), torch.tensor([1, 3]))
+
+
+def test_nan_in_decompositions():
+    a = torch.eye(3).repeat(2, 1, 1)
+    a[1, 2, 0] = float("nan")
+    vectors = torch.linalg.eigh(a.to(DEVICE)).eigenvectors.cpu()
+    assert vectors[1].isnan().all() and not vectors[0].isnan().any()
+
+
+def test_pinv_of_one_triangle():
+    a = torch.randn(5, 5)
+    want = torch.linalg.pinv(a, hermitian=True)
+    check(torch.linalg.pinv(a.to(DEVICE), hermitian=True), want, 1e-3, 1e-4)
