@@ -94,7 +94,8 @@ static val complex_logaddexp(op_ctx *c, val a, val b) {
   sum = ir_select(G, same, ir_select(G, ir_compare(G, IR_LT, hr, zero), lo, up), sum);
   val empty = ir_compare(G, IR_EQ, ar, t_like(c, ar, -__builtin_inf())); /* adds nothing, whatever its angle is */
   sum = ir_select(G, ir_binary(G, IR_AND, empty, ir_unary(G, IR_NOT, same)), b, sum);
-  val nan = ir_binary(G, IR_OR, ir_compare(G, IR_NE, a, a), ir_compare(G, IR_NE, b, b)), bad = t_like(c, ar, __builtin_nan(""));
+  val nan = ir_binary(G, IR_OR, ir_compare(G, IR_NE, a, a), ir_compare(G, IR_NE, b, b)),
+      bad = t_like(c, ar, __builtin_nan(""));
   return ir_select(G, nan, ir_binary(G, IR_COMPLEX, bad, bad), sum);
 }
 
