@@ -20,6 +20,16 @@ using ParameterCheck = void (*)(const c10::IValue *args);
 // For an overload ("aten::normal_"); NULL when it has none to check (random.cpp).
 ParameterCheck parameter_check(const std::string &name);
 
+struct Kernel;
+// In Debug mode: throws when an index is out of range. args: all arguments of the call.
+struct Bound {
+  virtual ~Bound() = default;
+  virtual void check(const Kernel &k, const c10::IValue *args) const = 0;
+};
+// base: the operator's name without the underscore of an in-place form; index: it is one of the forms of aten::index or
+// aten::index_put. NULL when the operator takes no indices (bounds.cpp).
+std::unique_ptr<Bound> bound_of(const c10::FunctionSchema &s, const std::string &base, bool index);
+
 // A registered overload joined with its row.
 struct Kernel {
   tpu_op *op = nullptr;
@@ -29,6 +39,7 @@ struct Kernel {
   std::optional<c10::OperatorHandle> twin;  // of an in-place or out= form: the functional form with the same arguments
   const c10::KernelFunction *meta = nullptr;  // PyTorch's C++ meta kernel, if it has one
   ParameterCheck check = nullptr;
+  std::unique_ptr<Bound> bound;
   bool has_lists = false, has_out = false, writes = false, random = false, matmul = false, index = false;
 
   explicit Kernel(const c10::OperatorHandle &h) : handle(h) {}

@@ -212,6 +212,7 @@ std::unique_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optional
   for (const char *m :
        {"aten::index", "aten::index_put", "aten::_index_put_impl", "aten::_unsafe_index", "aten::_unsafe_index_put"})
     k->index |= base == m;
+  k->bound = bound_of(s, base, k->index);
   return k;
 }
 
@@ -255,7 +256,7 @@ void register_rows() {
   auto &dispatcher = c10::Dispatcher::singleton();
   std::unordered_map<std::string, Family> families;
   for (const auto &n : dispatcher.getAllOpNames()) {
-    if (n.name.compare(0, 6, "aten::") != 0) continue;
+    if (n.name.compare(0, 6, "aten::") != 0 && n.name.compare(0, 5, "tpu::") != 0) continue;
     const std::string base = base_of(n.name);
     if (!bases.count(base)) continue;
     auto h = dispatcher.findSchema(n);

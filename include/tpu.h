@@ -298,6 +298,8 @@ typedef struct {
   int64_t host_reads;
   int64_t key_entries, program_entries, number_entries; /* held now */
   int64_t build_ns;                                     /* building graphs and printing them, for new call keys */
+  int64_t disk_hits, disk_misses;                       /* programs looked for in the cache folders */
+  int64_t disk_ns;                                      /* reading and loading those that were found */
 } tpu_stats;
 TPU_API void tpu_get_stats(tpu_stats *out);
 
@@ -312,6 +314,17 @@ TPU_API void tpu_get_memory_stats(int device, tpu_memory_stats *out);
 TPU_API void tpu_reset_peak_memory(int device);
 /* Drops cached number buffers; keeps programs. */
 TPU_API void tpu_empty_cache(void);
+
+/* ---- the executable cache on disk ------------------------------------------------------------------------------ */
+
+/* The user's folder (shared: the one for all hosts of a job), by the environment; "" when there is none. */
+TPU_API const char *tpu_cache_folder(bool shared);
+/* Calls fn for each entry of a folder: name, bytes, seconds since 1970 of the last use, and whether the entry is whole
+ * (read only when `verify`, else true). fn gives false to have it removed. An error when the folder is refused. */
+typedef bool (*tpu_cache_entry_fn)(void *ctx, const char *name, int64_t nbytes, int64_t used, bool good);
+TPU_API TPU_MUST tpu_err *tpu_cache_each(const char *folder, bool verify, tpu_cache_entry_fn fn, void *ctx);
+/* Removes the least recently used entries until `limit` bytes are left. */
+TPU_API TPU_MUST tpu_err *tpu_cache_prune(const char *folder, int64_t limit);
 
 #ifdef __cplusplus
 }

@@ -28,7 +28,7 @@ class Stats(Structure):
         (name, c_int64)
         for name in (
             "calls compiles compile_ns executions key_hits key_misses program_hits number_hits number_misses host_reads "
-            "key_entries program_entries number_entries build_ns"
+            "key_entries program_entries number_entries build_ns disk_hits disk_misses disk_ns"
         ).split()
     ]
 
@@ -36,6 +36,8 @@ class Stats(Structure):
 class MemoryStats(Structure):
     _fields_ = [(name, c_int64) for name in "allocated allocated_peak stores stores_peak total_allocated limit ooms".split()]
 
+
+CacheEntry = ctypes.CFUNCTYPE(c_bool, c_void_p, c_char_p, c_int64, c_int64, c_bool)
 
 # name: (result type, argument types); "error" results are checked and raised.
 _FUNCTIONS = {
@@ -57,6 +59,9 @@ _FUNCTIONS = {
     "tpu_get_memory_stats": (None, c_int, POINTER(MemoryStats)),
     "tpu_reset_peak_memory": (None, c_int),
     "tpu_empty_cache": (None,),
+    "tpu_cache_folder": (c_char_p, c_bool),
+    "tpu_cache_each": ("error", c_char_p, c_bool, CacheEntry, c_void_p),
+    "tpu_cache_prune": ("error", c_char_p, c_int64),
     "tpu_record_begin": ("error", c_int),
     "tpu_record_end": ("error",),
     "tpu_err_get_kind": (c_int, c_void_p),

@@ -69,6 +69,10 @@ def resolve(name):
     op = getattr(getattr(torch.ops.aten, base), overload or "default")
     decomposition = decomposition_table.get(op)
     if decomposition is None:
+        from torch_tpu import _compositions
+
+        decomposition = _compositions.TABLE.get(name)
+    if decomposition is None:
         return False
     _register(name, op, decomposition)
     return True

@@ -135,7 +135,14 @@ static val env_number(op_ctx *c, int arg, int elem, tpu_dtype d, bool weak) {
   (void)weak;
   builder *b = c->owner;
   op_host_number n;
-  if (b->t) return op_read_number(&b->c->args[arg], elem, &n) ? recorded_number(b, &n, d) : poison(b);
+  if (b->t) {
+    if (!op_read_number(&b->c->args[arg], elem, &n)) return poison(b);
+    tpu_err *e = number_check(&b->c->args[arg], &n, d);
+    if (!e) return recorded_number(b, &n, d);
+    val bad = ir_fail(b->g, tpu_err_get_kind(e), "%s", tpu_err_message(e));
+    tpu_err_free(e);
+    return bad;
+  }
   return add_param(b, (param_spec){.kind = PARAM_NUMBER, .arg = (int16_t)arg, .elem = elem}, d, 0, NULL);
 }
 
@@ -280,9 +287,25 @@ static val to_memory_order(builder *b, val v, out_spec *o) {
   return view_write(b->g, p, &base, &shape, ir_const_i(b->g, base.dtype, 0, 1, dims), v, starts);
 }
 
+/* Where the metadata of a result is: PyTorch gives it result by result, the elements of a list one by one. */
+static int meta_index(const builder *b, int ret, int elem) {
+  int k = elem;
+  for (int before = 0; before < ret; before++) {
+    if (!b->c->op->ret_list[before]) {
+      k++;
+      continue;
+    }
+    int n = 0;
+    for (const op_result *r = b->ctx.results; r; r = r->next)
+      if (!r->write && r->index == before && r->elem >= n) n = r->elem + 1;
+    k += n;
+  }
+  return k;
+}
+
 static void new_tensor(builder *b, call_entry *e, int ret, int elem, val v) {
   const tpu_op *op = b->c->op;
-  int k = op->nrets == 1 ? elem : ret;
+  int k = meta_index(b, ret, elem);
   const tpu_meta *m = k < b->nmetas && b->metas[k].defined ? &b->metas[k] : NULL;
   out_spec *o = &e->outs[e->nouts];
   *o = (out_spec){.kind = OUT_NEW, .ret = (int16_t)ret, .elem = elem, .output = -1, .ndim = v->ndim};

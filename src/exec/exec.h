@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/arena.h"
+#include "base/buf.h"
 #include "base/err.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -96,16 +97,30 @@ typedef struct {
   atomic_int refs;
   pjrt_exec *exec;
   size_t noutputs;
+  bool evicted; /* no longer in the table; under ex.lock */
 } program;
 
 /* The program of a graph: from memory, else compiled. Blocks while compiling. Gives a reference. */
 TPU_MUST tpu_err *program_get(ir_graph *g, const char *op_name, program **out);
 void program_release(program *p);
 
+/* The executable cache on disk (cache.c): the user's folder, then a shared one. */
+typedef struct {
+  buf key;
+  int lock;
+} cache_ticket;
+/* The loaded program of this text, or NULL: then it is this caller's to compile, while others wait for it. Either way
+ * the ticket goes to cache_done, with what was compiled, or NULL. */
+pjrt_exec *cache_find(const buf *text, const char *op_name, cache_ticket *t);
+void cache_done(cache_ticket *t, pjrt_exec *compiled);
+void cache_close(void);
+
 /* ---- numbers --------------------------------------------------------------------------------------------------- */
 
 /* The device buffer of a number in dtype's representation: cached. Gives a reference. Under ex.lock. */
 TPU_MUST tpu_err *number_get_locked(const op_host_number *n, tpu_dtype dtype, int device, dbuf **out);
+/* A Scalar argument that dtype cannot hold is PyTorch's error; an argument that is a tensor wraps around. */
+TPU_MUST tpu_err *number_check(const tpu_value *v, const op_host_number *n, tpu_dtype dtype);
 /* Host representation; gives its size in bytes (at most 16), 0 when the dtype is unknown. */
 size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]);
 
@@ -116,6 +131,7 @@ struct tpu_op {
   char *name; /* "aten::add.Tensor" */
   int nargs, nrets;
   int16_t *ret_alias;         /* nrets: the argument returned, or -1 */
+  bool *ret_list;             /* nrets: a Tensor[] */
   bool *written;              /* nargs */
   bool *number;               /* nargs: a Scalar or float, so an operand */
   _Atomic uint64_t constants; /* bit i: the value of number i is part of the key (a row read it with op_const) */

@@ -51,6 +51,43 @@ size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]) {
   }
 }
 
+/* The largest finite value of a float dtype. */
+static double float_max(tpu_dtype d) {
+  switch (d) {
+    case TPU_F64:
+    case TPU_C128: return 0x1.fffffffffffffp1023;
+    case TPU_F16: return 65504;
+    case TPU_BF16: return 0x1.fep127;
+    case TPU_F32:
+    case TPU_C64: return 0x1.fffffep127;
+    default: return INFINITY; /* 8 bits: conversion saturates or has its own NaN rules */
+  }
+}
+
+tpu_err *number_check(const tpu_value *v, const op_host_number *n, tpu_dtype d) {
+  if (v->tag == TPU_TENSOR || v->tag == TPU_TENSORS || d == TPU_BOOL) return NULL; /* tensors wrap around */
+  bool ok = ir_is_complex(d) || n->im == 0;
+  if (ir_is_float(d) || ir_is_complex(d)) {
+    double re = n->is_int ? (double)n->i : n->re;
+    ok &= !(isfinite(re) && fabs(re) > float_max(d)) && !(isfinite(n->im) && fabs(n->im) > float_max(d));
+  } else {
+    int bits = (int)tpu_dtype_size(d) * 8;
+    bool is_signed = d == TPU_I8 || d == TPU_I16 || d == TPU_I32 || d == TPU_I64;
+    double top = ldexp(1, bits - is_signed); /* one above the largest */
+    if (n->is_int && bits < 64) {
+      int64_t high = ((int64_t)1 << (bits - is_signed)) - 1, low = is_signed ? -high - 1 : -high; /* -1 is 255 */
+      ok &= n->i >= low && n->i <= high;
+    } else if (!n->is_int) {
+      ok &= n->re < top && n->re > (is_signed ? -top - 1 : -top);
+    }
+  }
+  if (ok) return NULL;
+  const char *name = tpu_dtype_name(d);
+  if (n->im != 0) return err_new(TPU_ERR_RUNTIME, "value (%g, %g) cannot be converted to type %s without overflow", n->re, n->im, name);
+  if (n->is_int) return err_new(TPU_ERR_RUNTIME, "value %lld cannot be converted to type %s without overflow", (long long)n->i, name);
+  return err_new(TPU_ERR_RUNTIME, "value %g cannot be converted to type %s without overflow", n->re, name);
+}
+
 tpu_err *number_get_locked(const op_host_number *n, tpu_dtype dtype, int device, dbuf **out) {
   uint8_t bits[16];
   *out = NULL;

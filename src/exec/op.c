@@ -46,13 +46,15 @@ tpu_err *tpu_op_find(const tpu_schema *schema, const char *functional, tpu_op **
   bool ok = op != NULL;
   if (ok) {
     op->ret_alias = mem_alloc((size_t)nr * sizeof *op->ret_alias);
+    op->ret_list = mem_calloc((size_t)nr);
     op->written = mem_calloc((size_t)na);
     op->number = mem_calloc((size_t)na);
-    ok = op->ret_alias && op->written && op->number;
+    ok = op->ret_alias && op->ret_list && op->written && op->number;
   }
   if (!ok) {
     if (op) {
       mem_free(op->ret_alias);
+      mem_free(op->ret_list);
       mem_free(op->written);
       mem_free(op->number);
     }
@@ -64,7 +66,10 @@ tpu_err *tpu_op_find(const tpu_schema *schema, const char *functional, tpu_op **
   op->name = name;
   op->nargs = na;
   op->nrets = nr;
-  for (int i = 0; i < nr; i++) op->ret_alias[i] = schema->rets[i].alias;
+  for (int i = 0; i < nr; i++) {
+    op->ret_alias[i] = schema->rets[i].alias;
+    op->ret_list[i] = !strcmp(schema->rets[i].type, "Tensor[]");
+  }
   for (int i = 0; i < na; i++) {
     op->written[i] = schema->args[i].written;
     op->number[i] = is_number_type(schema->args[i].type);

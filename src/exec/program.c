@@ -24,6 +24,54 @@ static program *find_locked(hash128 name) {
   return NULL;
 }
 
+/* How many programs may be held. Each of XLA's CPU programs takes four mappings of memory, and a process that has used up
+ * its share (vm.max_map_count, 65530 by default) crashes inside the plugin: so they may have four fifths of it. */
+static size_t program_limit(void) {
+  static size_t limit;
+  if (limit) return limit;
+  size_t n = (size_t)env_int(ENV_PROGRAM_CACHE);
+  long long maps = 0;
+  FILE *f = ex.is_cpu ? fopen("/proc/sys/vm/max_map_count", "r") : NULL;
+  if (f) {
+    if (fscanf(f, "%lld", &maps) == 1 && maps > 0 && n > (size_t)maps / 5) {
+      log_line(LOG_WARN, "TORCH_TPU_PROGRAM_CACHE is %zu, but vm.max_map_count (%lld) has room for %zu programs only", n,
+               maps, (size_t)maps / 5);
+      n = (size_t)maps / 5;
+    }
+    fclose(f);
+  }
+  return limit = n;
+}
+
+/* When too many are held: takes a sixteenth out, those that were not used lately, and the call keys that lead to them.
+ * Both come back as lists by tnode.next, to be released without the lock. Under ex.lock. */
+static void trim_locked(tnode **programs, tnode **entries) {
+  size_t limit = program_limit();
+  *programs = *entries = NULL;
+  ex.programs.limit = limit;
+  if (ex.programs.count <= limit) return;
+  for (tnode *t = ex.keys.oldest; t; t = t->newer) { /* a use of a key is a use of its program */
+    program *p = ((call_entry *)t)->prog;
+    if (p && t->used) p->node.used = true;
+    t->used = false;
+  }
+  ex.programs.limit = limit - limit / 16;
+  for (tnode *t; (t = table_evict(&ex.programs));) {
+    ((program *)t)->evicted = true;
+    t->next = *programs;
+    *programs = t;
+  }
+  ex.programs.limit = limit;
+  for (tnode *t = ex.keys.oldest, *newer; t; t = newer) {
+    newer = t->newer;
+    program *p = ((call_entry *)t)->prog;
+    if (!p || !p->evicted) continue;
+    table_remove(&ex.keys, t);
+    t->next = *entries;
+    *entries = t;
+  }
+}
+
 static void dump(const buf *text, hash128 name, const char *op_name) {
   const char *dir = env_str(ENV_DUMP);
   if (!dir[0]) return;
@@ -55,15 +103,18 @@ tpu_err *program_get(ir_graph *g, const char *op_name, program **out) {
   ex_unlock();
   if (*out) goto done;
   dump(&text, name, op_name);
+  cache_ticket ticket;
+  pjrt_exec *x = cache_find(&text, op_name, &ticket);
+  bool found = x != NULL;
   int64_t start = clock_ns();
-  pjrt_exec *x;
-  e = pjrt_compile(ex.client, text.data, text.len, NULL, 0, &x);
+  if (!found) e = pjrt_compile(ex.client, text.data, text.len, NULL, 0, &x);
+  int64_t took = clock_ns() - start;
+  cache_done(&ticket, found || e ? NULL : x);
   if (e) {
     if (log_on(LOG_DEBUG)) log_line(LOG_DEBUG, "%s: program that was refused:\n%s", op_name, text.data);
     goto done;
   }
-  int64_t took = clock_ns() - start;
-  if (log_on(LOG_INFO)) log_line(LOG_INFO, "compiled %s in %.1f ms", op_name, (double)took * 1e-6);
+  if (!found && log_on(LOG_INFO)) log_line(LOG_INFO, "compiled %s in %.1f ms", op_name, (double)took * 1e-6);
   program *p = mem_calloc(sizeof *p);
   if (!p) {
     pjrt_exec_free(ex.client, x);
@@ -76,14 +127,24 @@ tpu_err *program_get(ir_graph *g, const char *op_name, program **out) {
   atomic_init(&p->refs, 2); /* the table's and the caller's */
   p->noutputs = (size_t)ir_output_count(g);
   ex_lock();
-  ex.stats.compiles++;
-  ex.stats.compile_ns += took;
-  ex.programs.limit = (size_t)env_int(ENV_PROGRAM_CACHE);
+  if (!found) {
+    ex.stats.compiles++;
+    ex.stats.compile_ns += took;
+  }
+  tnode *old = NULL, *old_entries = NULL;
+  p->node.used = true;
   e = table_add(&ex.programs, &p->node);
-  tnode *old = e ? NULL : table_evict(&ex.programs);
+  if (!e) trim_locked(&old, &old_entries);
   ex_unlock();
   if (e) atomic_store(&p->refs, 1);
-  if (old) program_release((program *)old);
+  for (tnode *t; (t = old_entries);) {
+    old_entries = t->next;
+    entry_release((call_entry *)t);
+  }
+  for (tnode *t; (t = old);) {
+    old = t->next;
+    program_release((program *)t);
+  }
   if (e) program_release(p);
   else *out = p;
 done:

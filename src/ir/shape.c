@@ -7,6 +7,9 @@ val ir_convert(ir_graph *g, val x, tpu_dtype dtype) {
   CHECK_OR(tpu_dtype_size(dtype), "stablehlo.convert: %d is no dtype", (int)dtype);
   if (dtype == TPU_BOOL) return ir_compare(g, IR_NE, x, ir_const_i(g, x->dtype, 0, x->ndim, x->dims));
   if (ir_is_complex(x->dtype) && !ir_is_complex(dtype)) return ir_convert(g, ir_unary(g, IR_REAL, x), dtype);
+  /* XLA takes a product with a converted predicate for a selection, so false * NaN would be 0. */
+  if (x->dtype == TPU_BOOL && ir_is_float(dtype))
+    return ir_select(g, x, ir_const_f(g, dtype, 1, x->ndim, x->dims), ir_const_f(g, dtype, 0, x->ndim, x->dims));
   return node_make(g, "stablehlo.convert", "", &x, 1, dtype, x->ndim, x->dims);
 }
 

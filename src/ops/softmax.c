@@ -13,9 +13,12 @@ static void ret_like(op_ctx *c, val v, int arg) {
   RET(t_reshape(c, v, x->ndim, x->dims));
 }
 
-/* exp(x - max) and its sum along dim. */
+/* exp(x - max) and its sum along dim. Not t_amax: where there is a NaN, all becomes NaN by the sum. */
 static val exponentials(op_ctx *c, val x, int dim, val *centred, val *sum) {
-  *centred = t_sub(c, x, t_amax(c, x, &dim, 1, true));
+  *sum = x;
+  if (ir_failed(G)) return *centred = x;
+  val top = ir_reduce(G, IR_MAX, x, t_scalar(c, (tpu_dtype)x->dtype, -__builtin_inf()), 1, &dim);
+  *centred = t_sub(c, x, t_unsqueeze(c, top, dim));
   val e = ir_unary(G, IR_EXP, *centred);
   *sum = t_sum(c, e, &dim, 1, true);
   return e;

@@ -51,6 +51,8 @@ int64_t pjrt_device_memory(const pjrt_client *c, int device);
  * serialized CompileOptionsProto, or NULL for ours. */
 TPU_MUST tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *options, size_t options_len,
                                pjrt_exec **out);
+/* The options that pjrt_compile takes when it is given none. */
+const char *pjrt_default_options(pjrt_client *c, size_t *len);
 TPU_MUST tpu_err *pjrt_exec_serialize(pjrt_client *c, pjrt_exec *e, char **out, size_t *out_len); /* mem_free(*out) */
 TPU_MUST tpu_err *pjrt_exec_load(pjrt_client *c, const char *bytes, size_t len, pjrt_exec **out);
 TPU_MUST tpu_err *pjrt_exec_num_outputs(pjrt_client *c, pjrt_exec *e, size_t *out);

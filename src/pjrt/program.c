@@ -14,14 +14,16 @@ static const char cpu_options[] =
     "xla_cpu_enable_fast_min_max"
     "\x12\x02\x10\x00";
 
+const char *pjrt_default_options(pjrt_client *c, size_t *len) {
+  bool cpu = !strcmp(pjrt_platform(c), "cpu");
+  *len = cpu ? sizeof cpu_options - 1 : sizeof portable_options - 1;
+  return cpu ? cpu_options : portable_options;
+}
+
 tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *options, size_t options_len,
                       pjrt_exec **out) {
   *out = NULL;
-  if (!options) {
-    bool cpu = !strcmp(pjrt_platform(c), "cpu");
-    options = cpu ? cpu_options : portable_options;
-    options_len = cpu ? sizeof cpu_options - 1 : sizeof portable_options - 1;
-  }
+  if (!options) options = pjrt_default_options(c, &options_len);
   PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size),
                     .code = text,
                     .code_size = len,

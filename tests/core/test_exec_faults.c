@@ -1,5 +1,6 @@
 /* The executor on the fake plugin: the Nth allocation and the Nth plugin call fail, for every N; executions fail later.
  * Each failure is an error, the process goes on, nothing leaks. The fake plugin's results are zeros. */
+#include "base/env.h"
 #include "base/mem.h"
 #include "core/exec_t.h"
 #include "exec/exec.h"
@@ -108,6 +109,34 @@ TEST(every_plugin_call_fails) {
   int runs = 0;
   with_faults(pjrt_fault_at, off_pjrt, pjrt_fault_count, &runs);
   CHECK(runs > 15);
+}
+
+/* The same, with programs that come from a folder (after the first session) or are written to it. */
+TEST(every_failure_with_the_cache_on_disk) {
+  char folder[] = "/tmp/torch_tpu_faults.XXXXXX", command[64];
+  tpu_stats before, after;
+  int runs = 0;
+  if (!CHECK(mkdtemp(folder))) return;
+  setenv("TORCH_TPU_CACHE_DIR", folder, 1);
+  setenv("TORCH_TPU_CACHE_SIZE", "1000000", 1);
+  env_reset();
+  CHECK_OK(session(5));
+  tpu_get_stats(&before);
+  int64_t buffers;
+  left(&buffers);
+  CHECK_OK(session(5));
+  tpu_get_stats(&after);
+  CHECK_INT(after.compiles, before.compiles);
+  CHECK(after.disk_hits > before.disk_hits);
+  with_faults(arm_mem, off_mem, mem_fault_count, &runs);
+  with_faults(arm_mem_for_good, off_mem, mem_fault_count, &runs);
+  with_faults(pjrt_fault_at, off_pjrt, pjrt_fault_count, &runs);
+  CHECK(runs > 130);
+  setenv("TORCH_TPU_CACHE_SIZE", "0", 1);
+  env_reset();
+  ex_forget();
+  snprintf(command, sizeof command, "rm -r %s", folder);
+  CHECK_INT(system(command), 0);
 }
 
 TEST(an_execution_that_fails_later_is_raised_at_the_read_with_the_operator_s_name) {

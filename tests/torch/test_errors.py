@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 from torch import nn
-from tpu_testing import DEVICE, KIND, ROOT, agree, device_only, run_python, same
+from tpu_testing import DEVICE, KIND, ROOT, agree, check, device_only, run_python, same
 
 F = torch.nn.functional
 
@@ -226,15 +226,31 @@ def test_an_index_out_of_range_survives(kind):
 
 
 @device_only
-@pytest.mark.xfail(strict=True, reason="Debug mode does not check indices on the host yet")
 @pytest.mark.parametrize("kind", INDEXED)
 def test_debug_mode_finds_an_index_out_of_range(kind):
-    x = X.to(DEVICE)
+    """The error that the CPU raises, with the value, the bound and the operator."""
+    x, shift = X.to(DEVICE), 20 * (kind == "take")  # what the row adds to an index
     with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEBUG):
-        for bad in (7, -90 if kind == "take" else -9):
-            with pytest.raises((IndexError, RuntimeError), match=r"(?i)range|bounds|index"):
-                INDEXED[kind](x, torch.tensor([0, bad], device=DEVICE))
-        INDEXED[kind](x, torch.tensor([0, 2 - 20 * (kind == "take")], device=DEVICE))
+        for bad in (27, -99):
+            i = torch.tensor([0, bad]) - torch.tensor([shift, 0])
+            with pytest.raises((IndexError, RuntimeError)) as expected:
+                INDEXED[kind](X, i)
+            with pytest.raises(expected.type, match=rf"index {bad + shift} is out of bounds for .*aten::"):
+                INDEXED[kind](x, i.to(DEVICE))
+        last = torch.tensor([0, 2]) - shift
+        check(INDEXED[kind](x, last.to(DEVICE)), INDEXED[kind](X, last), 1e-5, 1e-5)
+
+
+@device_only
+def test_debug_mode_allows_what_the_cpu_allows():
+    x, logits = X.to(DEVICE), X[:2].to(DEVICE)
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEBUG):
+        same(x[torch.tensor([-1, 0], device=DEVICE)], X[[-1, 0]])
+        same(x.take(torch.tensor([-1], device=DEVICE)), X.take(torch.tensor([-1])))
+        target = torch.tensor([0, -100])  # ignore_index
+        check(F.cross_entropy(logits, target.to(DEVICE)), F.cross_entropy(X[:2], target), 1e-5, 1e-5)
+        same(x[torch.zeros(0, dtype=torch.long, device=DEVICE)], X[:0])
+        same(x[:, torch.tensor([True, False, False, True], device=DEVICE)], X[:, [0, 3]])
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------------

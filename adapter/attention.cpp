@@ -1,0 +1,106 @@
+// attention.cpp - scaled_dot_product_attention takes PyTorch's overrideable fused operator, which is served by the rows
+// tpu::attention and tpu::attention_backward; what they do not cover takes PyTorch's composition.
+#include <ATen/native/transformers/attention.h>
+#include <ATen/ops/_scaled_dot_product_fused_attention_overrideable.h>
+#include <torch/library.h>
+
+#include "adapter/kernel.h"
+
+namespace torch_tpu {
+namespace {
+
+using at::Tensor;
+using OptTensor = std::optional<Tensor>;
+
+bool fused_fits(const Tensor &q, const Tensor &k, const Tensor &v, const OptTensor &mask, double dropout, bool gqa) {
+  if (dropout != 0 || q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || !q.numel() || !k.numel() || !v.numel())
+    return false;
+  if (!at::isFloatingType(q.scalar_type()) || k.scalar_type() != q.scalar_type() ||
+      v.scalar_type() != q.scalar_type() || q.is_nested() || k.is_nested() || v.is_nested())
+    return false;
+  if (q.size(0) != k.size(0) || q.size(0) != v.size(0) || k.size(1) != v.size(1) || k.size(2) != v.size(2) ||
+      q.size(3) != k.size(3) || (gqa ? q.size(1) % k.size(1) : q.size(1) - k.size(1)) != 0)
+    return false;
+  if (!mask || !mask->defined()) return true;
+  if (mask->requires_grad() || mask->dim() > 4 || !mask->is_privateuseone()) return false;
+  const int64_t want[4] = {q.size(0), q.size(1), q.size(2), k.size(2)};
+  for (int64_t i = 0; i < mask->dim(); i++) {
+    const int64_t n = mask->size(mask->dim() - 1 - i);
+    if (n != 1 && n != want[3 - i]) return false;
+  }
+  return true;
+}
+
+int64_t choose(const Tensor &q, const Tensor &k, const Tensor &v, const OptTensor &mask, double dropout, bool,
+               std::optional<double>, bool gqa) {
+  const bool fused = at::globalContext().userEnabledOverrideableSDP() && fused_fits(q, k, v, mask, dropout, gqa);
+  TORCH_CHECK(fused || at::globalContext().userEnabledMathSDP(),
+              "tpu: scaled_dot_product_attention has no kernel for this call among those that were enabled: allow "
+              "SDPBackend.MATH or SDPBackend.OVERRIDEABLE");
+  return static_cast<int64_t>(fused ? at::SDPBackend::overrideable : at::SDPBackend::math);
+}
+
+int64_t fused_sdp_choice(const Tensor &q, const Tensor &k, const Tensor &v, const OptTensor &mask, double dropout,
+                         bool causal, std::optional<double> scale, bool gqa) {
+  return choose(q, k, v, mask, dropout, causal, scale, gqa);
+}
+
+std::vector<Tensor> run(const char *name, std::initializer_list<c10::IValue> args) {
+  Kernel *k = find_kernel(name);
+  TORCH_CHECK(k, "tpu: there is no row ", name);
+  torch::jit::Stack stack(args);
+  k->run(&stack);
+  std::vector<Tensor> out;
+  for (c10::IValue &v : stack) out.push_back(std::move(v).toTensor());
+  return out;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> forward(
+    const Tensor &q, const Tensor &k, const Tensor &v, const OptTensor &bias, double dropout, bool causal,
+    bool debug_mask, std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0 && !debug_mask,
+                              "tpu: fused attention has no dropout and gives no debug mask; use SDPBackend.MATH");
+  auto r = run("tpu::attention", {q, k, v, bias, causal, scale});
+  // Nothing is drawn: the random state is empty.
+  const Tensor seed = at::empty({}, at::TensorOptions().dtype(at::kLong)), offset = seed;
+  return {r[0].transpose(1, 2), r[1], Tensor(), Tensor(), q.sym_size(2), k.sym_size(2), seed, offset, Tensor()};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor &grad, const Tensor &q, const Tensor &k,
+                                                    const Tensor &v, const Tensor &bias, std::array<bool, 4> wanted,
+                                                    const Tensor &out, const Tensor &lse, const Tensor &,
+                                                    const Tensor &, c10::SymInt, c10::SymInt, double, bool causal,
+                                                    const Tensor &, const Tensor &, std::optional<double> scale) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!wanted[3], "tpu: fused attention gives no gradient of its bias; use SDPBackend.MATH");
+  const OptTensor b = bias.defined() ? OptTensor(bias) : std::nullopt;
+  auto r = run("tpu::attention_backward", {grad, q, k, v, b, out, lse, causal, scale});
+  std::array<Tensor, 3> g;
+  for (size_t i = 0; i < 3; i++)
+    if (wanted[i]) g[i] = r[i].transpose(1, 2);
+  return {g[0], g[1], g[2], Tensor()};
+}
+
+}  // namespace
+
+const at::native::fused_sdp_choice_fn sdp_choice = &choose;
+
+TORCH_LIBRARY(tpu, m) {
+  m.def(
+      "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool is_causal, float? scale) -> "
+      "(Tensor, Tensor)");
+  m.def(
+      "attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor? attn_bias, Tensor output, "
+      "Tensor logsumexp, bool is_causal, float? scale) -> (Tensor, Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
+  m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(forward));
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(backward));
+}
+
+}  // namespace torch_tpu
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, torch_tpu::sdp_choice)
+}
