@@ -137,7 +137,7 @@ static val env_number(op_ctx *c, int arg, int elem, tpu_dtype d, bool weak) {
   op_host_number n;
   if (b->t) {
     if (!op_read_number(&b->c->args[arg], elem, &n)) return poison(b);
-    tpu_err *e = number_check(&b->c->args[arg], &n, d);
+    tpu_err *e = number_check(b->c->op, arg, &n, d);
     if (!e) return recorded_number(b, &n, d);
     val bad = ir_fail(b->g, tpu_err_get_kind(e), "%s", tpu_err_message(e));
     tpu_err_free(e);

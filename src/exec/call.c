@@ -325,7 +325,7 @@ static tpu_err *gather_locked(tpu_call *c, call_state *cs, const call_entry *e, 
         op_host_number num;
         if (!op_read_number(&c->args[p->arg], p->elem, &num))
           return err_new(TPU_ERR_RUNTIME, "argument %d is no number", p->arg);
-        TPU_TRY(number_check(&c->args[p->arg], &num, (tpu_dtype)p->dtype));
+        TPU_TRY(number_check(c->op, p->arg, &num, (tpu_dtype)p->dtype));
         TPU_TRY(number_get_locked(&num, (tpu_dtype)p->dtype, c->device, &d));
         break;
       }

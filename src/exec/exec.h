@@ -119,8 +119,9 @@ void cache_close(void);
 
 /* The device buffer of a number in dtype's representation: cached. Gives a reference. Under ex.lock. */
 TPU_MUST tpu_err *number_get_locked(const op_host_number *n, tpu_dtype dtype, int device, dbuf **out);
-/* A Scalar argument that dtype cannot hold is PyTorch's error; an argument that is a tensor wraps around. */
-TPU_MUST tpu_err *number_check(const tpu_value *v, const op_host_number *n, tpu_dtype dtype);
+/* A Scalar argument that dtype cannot hold is PyTorch's error, except where PyTorch makes a tensor of it, which wraps
+ * around. */
+TPU_MUST tpu_err *number_check(const tpu_op *op, int arg, const op_host_number *n, tpu_dtype dtype);
 /* Host representation; gives its size in bytes (at most 16), 0 when the dtype is unknown. */
 size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]);
 
@@ -134,6 +135,7 @@ struct tpu_op {
   bool *ret_list;             /* nrets: a Tensor[] */
   bool *written;              /* nargs */
   bool *number;               /* nargs: a Scalar or float, so an operand */
+  uint64_t strict_numbers;    /* bit i: argument i is a Scalar that must fit its dtype */
   _Atomic uint64_t constants; /* bit i: the value of number i is part of the key (a row read it with op_const) */
   _Atomic uint64_t classes;   /* bit i: whether number i is 0, 1 or neither is (op_number_class) */
 };

@@ -64,8 +64,8 @@ static double float_max(tpu_dtype d) {
   }
 }
 
-tpu_err *number_check(const tpu_value *v, const op_host_number *n, tpu_dtype d) {
-  if (v->tag == TPU_TENSOR || v->tag == TPU_TENSORS || d == TPU_BOOL) return NULL; /* tensors wrap around */
+tpu_err *number_check(const tpu_op *op, int arg, const op_host_number *n, tpu_dtype d) {
+  if (arg >= 64 || !(op->strict_numbers >> arg & 1) || d == TPU_BOOL) return NULL;
   bool ok = ir_is_complex(d) || n->im == 0;
   if (ir_is_float(d) || ir_is_complex(d)) {
     double re = n->is_int ? (double)n->i : n->re;
@@ -83,8 +83,12 @@ tpu_err *number_check(const tpu_value *v, const op_host_number *n, tpu_dtype d) 
   }
   if (ok) return NULL;
   const char *name = tpu_dtype_name(d);
-  if (n->im != 0) return err_new(TPU_ERR_RUNTIME, "value (%g, %g) cannot be converted to type %s without overflow", n->re, n->im, name);
-  if (n->is_int) return err_new(TPU_ERR_RUNTIME, "value %lld cannot be converted to type %s without overflow", (long long)n->i, name);
+  if (n->im != 0)
+    return err_new(TPU_ERR_RUNTIME, "value (%g, %g) cannot be converted to type %s without overflow", n->re, n->im,
+                   name);
+  if (n->is_int)
+    return err_new(TPU_ERR_RUNTIME, "value %lld cannot be converted to type %s without overflow", (long long)n->i,
+                   name);
   return err_new(TPU_ERR_RUNTIME, "value %g cannot be converted to type %s without overflow", n->re, name);
 }
 

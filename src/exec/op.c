@@ -27,6 +27,12 @@ static bool is_number_type(const char *t) {
   return !strncmp(t, "Scalar", 6) || !strncmp(t, "float", 5) || !strncmp(t, "number", 6);
 }
 
+/* Of a second operand (x + 300, pow, foreach) PyTorch makes a tensor; any other Scalar it converts, with a check. */
+static bool is_strict_number(const tpu_schema_arg *a) {
+  return (!strcmp(a->type, "Scalar") || !strcmp(a->type, "Scalar?") || !strcmp(a->type, "number")) &&
+         strcmp(a->name, "other") != 0 && strcmp(a->name, "scalar") != 0 && strcmp(a->name, "exponent") != 0;
+}
+
 tpu_err *tpu_op_find(const tpu_schema *schema, const char *functional, tpu_op **out) {
   *out = NULL;
   char *name = full_name(schema);
@@ -73,6 +79,7 @@ tpu_err *tpu_op_find(const tpu_schema *schema, const char *functional, tpu_op **
   for (int i = 0; i < na; i++) {
     op->written[i] = schema->args[i].written;
     op->number[i] = is_number_type(schema->args[i].type);
+    if (i < 64 && is_strict_number(&schema->args[i])) op->strict_numbers |= (uint64_t)1 << i;
   }
   *out = op;
   return NULL;

@@ -63,7 +63,7 @@ static inline void xt_free(xt *x) {
 static inline tpu_op *xt_op(const char *name, const char *overload, const char *functional, int nargs,
                             const char *const *types, bool inplace) {
   tpu_schema_arg args[8] = {{0}}, ret = {.name = "", .type = "Tensor", .alias = inplace ? 0 : -1};
-  for (int i = 0; i < nargs; i++) args[i] = (tpu_schema_arg){"arg", types[i], -1, inplace && i == 0};
+  for (int i = 0; i < nargs; i++) args[i] = (tpu_schema_arg){"alpha", types[i], -1, inplace && i == 0};
   tpu_schema s = {name, overload, nargs, 1, args, &ret};
   tpu_op *op = NULL;
   CHECK_OK(tpu_op_find(&s, functional, &op));
