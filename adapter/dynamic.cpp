@@ -1,6 +1,7 @@
 // dynamic.cpp - operators whose result's size depends on the data: the size is read on the host, once, and the rest
 // stays on the device with a known size.
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/cat.h>
@@ -185,6 +186,9 @@ Three unique_consecutive(const Tensor &self, bool inverse, bool counts, std::opt
 Tensor &masked_select_out(const Tensor &self, const Tensor &mask, Tensor &out) {
   TORCH_CHECK(self.scalar_type() == out.scalar_type(),
               "masked_select(): self and result must have the same scalar type");
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, mask);
   return give_out(torch_tpu::masked_select(self, mask), out);
 }
 
@@ -194,6 +198,8 @@ Tensor &nonzero_out(const Tensor &self, Tensor &out) {
   TORCH_CHECK(self.device() == out.device(), "expected self and out to be on the same device, but got out on ",
               out.device(), " and self on ", self.device());
   TORCH_CHECK(self.dim() <= 64, "nonzero is not supported for tensor with more than 64 dimensions");
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
   return give_out(at::nonzero(self), out);
 }
 
