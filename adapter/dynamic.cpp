@@ -23,6 +23,10 @@ namespace {
 
 using at::Tensor;
 
+[[noreturn]] void refuse_dtype(const char *kernel, const Tensor &x) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "\"", kernel, "\" not implemented for '", x.scalar_type(), "'");
+}
+
 void nonzero(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   static Kernel *fixed = find_kernel("aten::nonzero_static");
   const Tensor self = stack->back().toTensor();
@@ -40,8 +44,8 @@ void repeat_interleave(const c10::OperatorHandle &op, torch::jit::Stack *stack) 
   const Tensor repeats = (*stack)[stack->size() - 2].toTensor();
   if (stack->back().isNone()) {
     TORCH_CHECK(repeats.dim() == 1, "repeat_interleave only accept 1D vector as repeat");
-    TORCH_CHECK(repeats.scalar_type() == c10::kLong || repeats.scalar_type() == c10::kInt,
-                "repeats has to be Long or Int tensor");
+    if (repeats.scalar_type() != c10::kLong && repeats.scalar_type() != c10::kInt)
+      refuse_dtype("repeat_interleave_cpu", repeats);
     int64_t n = 0;
     if (repeats.numel()) {
       const auto [least, most] = at::aminmax(repeats);
@@ -95,6 +99,7 @@ std::tuple<Tensor, Tensor, Tensor> none_unique(const Tensor &self, bool inverse,
 
 std::tuple<Tensor, Tensor, Tensor> unique(const Tensor &self, bool, bool inverse, bool counts) {
   if (!self.numel()) return none_unique(self, inverse, counts);
+  if (self.is_complex()) refuse_dtype("unique", self);
   const auto longs = self.options().dtype(c10::kLong);
   auto [sorted, order] = self.reshape({-1}).sort();
   Runs r = runs_of(sorted);
@@ -177,6 +182,7 @@ Three unique_dim(const Tensor &self, int64_t dim, bool, bool, bool) {
 Three unique_consecutive(const Tensor &self, bool inverse, bool counts, std::optional<int64_t> dim) {
   if (dim && !(*dim == 0 && self.dim() == 1)) return torch_tpu::unique_dim_consecutive(self, *dim, inverse, counts);
   if (!self.numel()) return none_unique(self, inverse, counts);
+  if (self.is_complex()) refuse_dtype("unique", self);
   const auto longs = self.options().dtype(c10::kLong);
   Runs r = runs_of(self.reshape({-1}));
   return {r.values, inverse ? r.number.view(self.sizes()) : at::empty({0}, longs),
@@ -207,8 +213,8 @@ Tensor bincount(const Tensor &self, const std::optional<Tensor> &weights, c10::S
   const int64_t least = minlength.guard_int(__FILE__, __LINE__);
   TORCH_CHECK(least >= 0, "minlength should be >= 0");
   const bool weighted = weights && weights->defined();
-  TORCH_CHECK(self.dim() == 1 && c10::isIntegralType(self.scalar_type(), /*includeBool=*/false),
-              "bincount only supports 1-d non-negative integral inputs.");
+  TORCH_CHECK(self.dim() == 1, "bincount only supports 1-d non-negative integral inputs.");
+  if (!c10::isIntegralType(self.scalar_type(), /*includeBool=*/false)) refuse_dtype("bincount_cpu", self);
   TORCH_CHECK(!weighted || (weights->dim() == 1 && weights->size(0) == self.size(0)),
               "weights should be 1-d and have the same length as input");
   const auto dtype = !weighted ? c10::kLong : weights->scalar_type() == c10::kFloat ? c10::kFloat : c10::kDouble;

@@ -32,6 +32,11 @@ std::optional<Tensor> single_mask(const Tensor &self, const c10::ArrayRef<c10::I
   return mask.scalar_type() == c10::kByte ? mask.to(c10::kBool) : mask;
 }
 
+void refuse_dtype(const Tensor &self, const Tensor &source) {
+  TORCH_CHECK(false, "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
+              " for the destination and ", source.scalar_type(), " for the source.");
+}
+
 }  // namespace
 
 bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
@@ -39,18 +44,23 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
   if (!self_value.isTensor() || !list.isList()) return false;
   const Tensor self = self_value.toTensor();
   const auto l = list.toListRef();
+  const bool puts = k.args.size() >= 4 && (*stack)[base + 2].isTensor() && (*stack)[base + 3].isBool();
+  const bool other_dtype = puts && (*stack)[base + 2].toTensor().scalar_type() != self.scalar_type();
   bool plain = true;
   for (const c10::IValue &e : l)
     if (e.isTensor() && e.toTensor().defined() && (is_mask(e.toTensor()) || !e.toTensor().is_privateuseone()))
       plain = false;
-  if (plain) return false;
+  if (plain) {
+    if (other_dtype) refuse_dtype(self, (*stack)[base + 2].toTensor());
+    return false;
+  }
   TORCH_CHECK_INDEX(static_cast<int64_t>(l.size()) <= self.dim(), "too many indices for tensor of dimension ",
                     self.dim(), " (got ", l.size(), ")");
 
-  if (k.args.size() >= 4 && !k.has_out && (*stack)[base + 2].isTensor() && (*stack)[base + 3].isBool() &&
-      !(*stack)[base + 3].toBool()) {
-    const Tensor value = (*stack)[base + 2].toTensor();
-    if (value.numel() == 1 && value.dim() == 0)
+  if (puts && !k.has_out && !(*stack)[base + 3].toBool()) {
+    Tensor value = (*stack)[base + 2].toTensor();
+    if (value.numel() == 1 && value.dim() != 0 && value.device() == self.device()) value = value.reshape({});
+    if (value.dim() == 0)
       if (auto mask = single_mask(self, l)) {
         const Tensor v = value.is_cpu() ? value : value.to(self.scalar_type());
         Tensor out = k.writes ? const_cast<Tensor &>(self).masked_fill_(*mask, v) : at::masked_fill(self, *mask, v);
@@ -59,6 +69,8 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
         return true;
       }
   }
+
+  if (other_dtype) refuse_dtype(self, (*stack)[base + 2].toTensor());
 
   c10::List<std::optional<Tensor>> out;
   for (const c10::IValue &e : l) {

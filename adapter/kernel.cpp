@@ -187,6 +187,7 @@ void Kernel::run(torch::jit::Stack *stack) {
   if (C10_UNLIKELY(index) && prepare_index(*this, stack, base)) return;
   c10::IValue *in = stack->data() + base;
   if (C10_UNLIKELY(check != nullptr)) check(in);
+  if (C10_UNLIKELY(change != nullptr)) change(in);
   if (C10_UNLIKELY(bound != nullptr) && tpu_get_eager_mode() == TPU_DEBUG) bound->check(*this, in);
 
   size_t ntensors = nargs, nints = 0, nvals = 0;

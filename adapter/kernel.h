@@ -20,6 +20,11 @@ using ParameterCheck = void (*)(const c10::IValue *args);
 // For an overload ("aten::normal_"); NULL when it has none to check (random.cpp).
 ParameterCheck parameter_check(const std::string &name);
 
+// Converts arguments in place as PyTorch's CPU kernels do, or throws their errors. args: all of them.
+using ArgumentChange = void (*)(c10::IValue *args);
+// For an overload; NULL for most (arguments.cpp).
+ArgumentChange argument_change(const std::string &name);
+
 struct Kernel;
 // In Debug mode: throws when an index is out of range. args: all arguments of the call.
 struct Bound {
@@ -39,6 +44,7 @@ struct Kernel {
   std::optional<c10::OperatorHandle> twin;  // of an in-place or out= form: the functional form with the same arguments
   const c10::KernelFunction *meta = nullptr;  // PyTorch's C++ meta kernel, if it has one
   ParameterCheck check = nullptr;
+  ArgumentChange change = nullptr;
   std::unique_ptr<Bound> bound;
   bool has_lists = false, has_out = false, writes = false, random = false, matmul = false, index = false;
 

@@ -204,6 +204,7 @@ std::unique_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optional
     k->returns.push_back(rets[i].alias >= 0 ? rets[i].alias : kind == Kind::tensors ? -2 : -1);
   }
   k->check = parameter_check(full_name(h.operator_name()));
+  k->change = argument_change(full_name(h.operator_name()));
   k->random |= h.hasTag(at::Tag::nondeterministic_seeded);
   const std::string base = base_of(s.name());
   for (const char *m : {"mm", "mv", "dot", "addr", "conv", "linear", "attention", "lstm", "gru", "rnn", "cdist",

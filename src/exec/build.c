@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "exec/exec.h"
+#include "ops/accept.h"
 
 typedef struct {
   tpu_call *c;
@@ -457,6 +458,7 @@ static tpu_err *finish(builder *b, call_entry *e) {
 static tpu_err *build_row(builder *b, call_entry *e) {
   tpu_call *c = b->c;
   op_ctx_init(&b->ctx, b->g, c->op->name, c->args, c->nargs, &env, b);
+  TPU_TRY(accept_check(c->op->name, c->op->row->name, c->args, c->nargs));
   TPU_TRY(metas(b));
   int64_t begin = clock_ns();
   c->op->row->build(&b->ctx);

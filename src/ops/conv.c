@@ -4,6 +4,7 @@
  *   weight       x as [C, N, s] with the output's gradient as kernel, stride and dilation exchanged
  * A transposed convolution is the input gradient of a plain one, so its gradients are the other two. */
 #include "ops/along.h"
+#include "ops/pointwise.h"
 
 enum { MAX_SPATIAL = 8 };
 
@@ -126,6 +127,10 @@ static void convolution(op_ctx *c) {
   val x = T(0), w = T(1);
   geometry q;
   if (!read_geometry(c, x, w, 3, &q)) return;
+  if (q.transposed && ir_is_int((tpu_dtype)x->dtype) && x->dtype != TPU_I64) {
+    p_no_kernel(c, q.n == 3 ? "slow_conv_transpose3d_out_cpu" : "slow_conv_transpose2d_out_cpu", x);
+    return;
+  }
   int64_t out[MAX_SPATIAL + 2];
   out[0] = x->dims[0];
   out[1] = q.transposed ? w->dims[1] * q.groups : w->dims[0];

@@ -1,5 +1,7 @@
 #include "ops/pointwise.h"
 
+#include "ops/accept.h"
+
 #include <math.h>
 
 static void prepare(op_ctx *c, val *v, int n, bool to_float) {
@@ -15,23 +17,8 @@ void p_math(op_ctx *c, val *v, int n) { prepare(c, v, n, false); }
 void p_float(op_ctx *c, val *v, int n) { prepare(c, v, n, true); }
 
 val p_no_kernel(op_ctx *c, const char *kernel, val x) {
-  const char *name = "?";
-  switch (x->dtype) {
-    case TPU_BOOL: name = "Bool"; break;
-    case TPU_U8: name = "Byte"; break;
-    case TPU_I8: name = "Char"; break;
-    case TPU_I16: name = "Short"; break;
-    case TPU_I32: name = "Int"; break;
-    case TPU_I64: name = "Long"; break;
-    case TPU_F16: name = "Half"; break;
-    case TPU_BF16: name = "BFloat16"; break;
-    case TPU_F32: name = "Float"; break;
-    case TPU_F64: name = "Double"; break;
-    case TPU_C64: name = "ComplexFloat"; break;
-    case TPU_C128: name = "ComplexDouble"; break;
-    default: name = tpu_dtype_name((tpu_dtype)x->dtype);
-  }
-  return op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "\"%s\" not implemented for '%s'", kernel, name);
+  return op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "\"%s\" not implemented for '%s'", kernel,
+                 accept_dtype_name((tpu_dtype)x->dtype));
 }
 
 bool p_need_float(op_ctx *c, const char *kernel, val x) {

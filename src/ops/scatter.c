@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "ops/along.h"
+#include "ops/pointwise.h"
 
 /* ---- reductions into indexed places ---------------------------------------------------------------------------- */
 
@@ -94,6 +95,9 @@ OP(scatter_reduce_two, "aten::scatter_reduce.two") {
 
 OP(index_reduce, "aten::index_reduce") {
   scatter_args a = read_scatter(c, true, 3);
+  /* PyTorch reduces whole slices of bool, not elements. */
+  bool by_element = T(0)->ndim == 1 || !INT_OR(5, 1) || !strcmp(op_str(c, 4), "mean");
+  if (!ir_failed(G) && by_element && ir_numel(a.index) && !p_need_no_bool(c, "index_func_", a.x)) return;
   ret_self(c, scatter_reduce(c, &a, op_str(c, 4), INT_OR(5, 1)));
 }
 

@@ -39,8 +39,11 @@ OP(lerp, "aten::lerp") {
   RET(P_SEL(near, P_ADD(a, P_MUL(w, d)), P_SUB(b, P_MUL(d, P_SUB(one, w)))));
 }
 
+/* Among integers the value is truncated to one first. */
 OP(addcmul, "aten::addcmul") {
   val v[4] = {T(0), T(1), T(2), S(3)};
+  tpu_dtype d = t_result_type(c, v, 3);
+  if (!ir_failed(G) && ir_is_int(d)) v[3] = t_cast(c, v[3], d);
   p_math(c, v, 4);
   if (!p_need_no_bool(c, "addcmul_cpu_out", v[0])) return;
   val step = op_number_class(c, 3) == 1 ? v[1] : t_mul(c, v[3], v[1]);

@@ -1,0 +1,79 @@
+// arguments.cpp - arguments that PyTorch's CPU kernels convert and its meta kernels refuse.
+#include <ATen/ops/result_type.h>
+
+#include <unordered_map>
+
+#include "adapter/kernel.h"
+
+namespace torch_tpu {
+namespace {
+
+// where(condition, self, other)
+void where(c10::IValue *a) {
+  if (!a[0].isTensor() || a[0].toTensor().scalar_type() != c10::kByte) return;
+  TORCH_WARN_ONCE(
+      "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future "
+      "version of PyTorch. Use a boolean condition instead.");
+  a[0] = a[0].toTensor().to(c10::kBool);
+}
+
+// bool << int is a shift of integers; no other dtype but integers is shifted.
+void shift(c10::IValue *a, const char *kernel, bool inplace) {
+  const at::Tensor self = a[0].toTensor();
+  const auto promoted =
+      a[1].isTensor() ? at::result_type(self, a[1].toTensor()) : at::result_type(self, a[1].toScalar());
+  TORCH_CHECK_NOT_IMPLEMENTED(c10::isIntegralType(promoted, /*includeBool=*/false), "\"", kernel,
+                              "\" not implemented for '", promoted, "'");
+  if (self.scalar_type() != c10::kBool) return;
+  TORCH_CHECK(!inplace, "result type ", promoted, " can't be cast to the desired output type Bool");
+  a[0] = self.to(promoted);
+}
+void lshift(c10::IValue *a) { shift(a, "lshift_cpu", false); }
+void rshift(c10::IValue *a) { shift(a, "rshift_cpu", false); }
+void ilshift(c10::IValue *a) { shift(a, "lshift_cpu", true); }
+void irshift(c10::IValue *a) { shift(a, "rshift_cpu", true); }
+
+void check_cast(const at::Tensor &self, c10::ScalarType result) {
+  TORCH_CHECK(c10::canCast(result, self.scalar_type()), "result type ", result,
+              " can't be cast to the desired output type ", self.scalar_type());
+}
+void mul_number(c10::IValue *a) { check_cast(a[0].toTensor(), at::result_type(a[0].toTensor(), a[1].toScalar())); }
+
+// (start, end, steps, [base,] dtype, ...): the imaginary part of a tensor is not dropped.
+void spaced(const char *name, const c10::IValue *a, int dtype) {
+  const bool is_complex =
+      (a[0].isTensor() && a[0].toTensor().is_complex()) || (a[1].isTensor() && a[1].toTensor().is_complex());
+  if (!is_complex || a[dtype].isNone()) return;
+  const auto wanted = static_cast<c10::ScalarType>(a[dtype].toInt());
+  TORCH_CHECK(c10::isComplexType(wanted), name, "(): inferred dtype ",
+              c10::toComplexType(c10::get_default_dtype_as_scalartype()), " can't be safely cast to passed dtype ",
+              wanted);
+}
+void linspace(c10::IValue *a) { spaced("torch.linspace", a, 3); }
+void logspace(c10::IValue *a) { spaced("torch.logspace", a, 4); }
+
+}  // namespace
+
+ArgumentChange argument_change(const std::string &name) {
+  static const std::unordered_map<std::string, ArgumentChange> changes = {{"aten::where.self", where},
+                                                                          {"aten::where.self_out", where},
+                                                                          {"aten::__lshift__.Scalar", lshift},
+                                                                          {"aten::__lshift__.Tensor", lshift},
+                                                                          {"aten::__rshift__.Scalar", rshift},
+                                                                          {"aten::__rshift__.Tensor", rshift},
+                                                                          {"aten::__ilshift__.Scalar", ilshift},
+                                                                          {"aten::__ilshift__.Tensor", ilshift},
+                                                                          {"aten::__irshift__.Scalar", irshift},
+                                                                          {"aten::__irshift__.Tensor", irshift},
+                                                                          {"aten::mul_.Scalar", mul_number},
+                                                                          {"aten::linspace.Tensor_Tensor", linspace},
+                                                                          {"aten::linspace.Tensor_Scalar", linspace},
+                                                                          {"aten::linspace.Scalar_Tensor", linspace},
+                                                                          {"aten::logspace.Tensor_Tensor", logspace},
+                                                                          {"aten::logspace.Tensor_Scalar", logspace},
+                                                                          {"aten::logspace.Scalar_Tensor", logspace}};
+  const auto it = changes.find(name);
+  return it == changes.end() ? nullptr : it->second;
+}
+
+}  // namespace torch_tpu
