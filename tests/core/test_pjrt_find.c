@@ -115,9 +115,9 @@ TEST(without_a_tpu) {
   snprintf(list, sizeof list, ":%s:%s::%s:%s", at("libtpu/libtpu.so"), at("gone.so"), at("cpu.so"), at("other.so"));
   found(at("none"), list, at("cpu.so"), "no TPU is on the PCI bus, so the XLA CPU plugin");
   snprintf(list, sizeof list, "%s:%s", at("gone.so"), at("gone2.so"));
-  found(at("none"), list, "", "gone2.so; install an XLA CPU plugin or set TORCH_TPU_PJRT_PLUGIN");
-  found(at("none"), "", "", "(no place was given)");
-  found(at("none"), NULL, "", "(no place was given)");
+  found(at("none"), list, "", "gone2.so; install one (for example: pip install");
+  found(at("none"), "", "", "an XLA CPU plugin is installed; install one");
+  found(at("none"), NULL, "", "an XLA CPU plugin is installed; install one");
 }
 
 TEST(asking_again_costs_no_memory) {
