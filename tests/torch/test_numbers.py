@@ -654,7 +654,7 @@ def test_false_times_nan_is_nan():
     for bad in (float("nan"), float("inf")):
         x = torch.full((2,), bad)
         agree(lambda m, x: m * x, mask, x)
-        agree(lambda m: (m * bad, m / bad), mask)
+        agree(lambda m, bad=bad: (m * bad, m / bad), mask)
         agree(lambda m, x: m.float() * x, mask, x)
         agree(lambda m, x: torch.mul(x, m, out=torch.empty_like(x)), mask, x)
 
