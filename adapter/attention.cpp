@@ -71,6 +71,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor &grad, const Te
                                                     const Tensor &out, const Tensor &lse, const Tensor &,
                                                     const Tensor &, c10::SymInt, c10::SymInt, double, bool causal,
                                                     const Tensor &, const Tensor &, std::optional<double> scale) {
+  if (!grad.defined()) return {};  // as zeros, by autograd's rules
   TORCH_CHECK_NOT_IMPLEMENTED(!wanted[3], "tpu: fused attention gives no gradient of its bias; use SDPBackend.MATH");
   const OptTensor b = bias.defined() ? OptTensor(bias) : std::nullopt;
   auto r = run("tpu::attention_backward", {grad, q, k, v, b, out, lse, causal, scale});

@@ -135,13 +135,8 @@ CALLS = {
 }
 
 
-NOT_YET = {"bernoulli": "the range of p, an operand, is not checked"}
-
-
 @pytest.mark.parametrize("kind", CALLS)
-def test_same_kind_of_error_as_on_cpu(kind, request):
-    if kind in NOT_YET and KIND != "cpu":
-        request.node.add_marker(pytest.mark.xfail(strict=True, reason=NOT_YET[kind]))
+def test_same_kind_of_error_as_on_cpu(kind):
     with pytest.raises(Exception) as want:  # noqa: PT011
         CALLS[kind](X.clone())
     with pytest.raises(Exception) as got:  # noqa: PT011
