@@ -92,7 +92,7 @@ TEST(a_damaged_entry_is_missed_and_removed) {
   if (!CHECK(n > 60)) return;
   int removed = 0;
   for (int turn = 0; turn < 3000; turn++) {
-    char bad[4096 + 8];
+    char bad[4096 + 8] = {0};
     memcpy(bad, whole, (size_t)n);
     size_t len = (size_t)n;
     seed = seed * 1664525u + 1013904223u;
@@ -207,6 +207,7 @@ TEST(threads_and_processes_write_and_prune_at_once) {
   for (int i = 0; i < 3; i++)
     if (!(child[i] = fork())) {
       put_many(d);
+      disk_close(d);
       _exit(t_failed_checks ? 1 : 0);
     }
   pthread_t t[3];
@@ -245,7 +246,10 @@ TEST(a_lock_ends_with_its_holder) {
   pid_t child = fork();
   if (!child) {
     int held = disk_lock(d, key, sizeof key - 1);
-    if (write(pipe_fd[1], "x", 1) != 1 || held < 0) _exit(1);
+    if (write(pipe_fd[1], "x", 1) != 1 || held < 0) {
+      disk_close(d);
+      _exit(1);
+    }
     pause();
   }
   CHECK(read(pipe_fd[0], &c, 1) == 1);
