@@ -1,8 +1,6 @@
 // arguments.cpp - arguments that PyTorch's CPU kernels convert and its meta kernels refuse.
 #include <ATen/ops/result_type.h>
 
-#include <unordered_map>
-
 #include "adapter/kernel.h"
 
 namespace torch_tpu {
@@ -54,26 +52,25 @@ void logspace(c10::IValue *a) { spaced("torch.logspace", a, 4); }
 
 }  // namespace
 
-ArgumentChange argument_change(const std::string &name) {
-  static const std::unordered_map<std::string, ArgumentChange> changes = {{"aten::where.self", where},
-                                                                          {"aten::where.self_out", where},
-                                                                          {"aten::__lshift__.Scalar", lshift},
-                                                                          {"aten::__lshift__.Tensor", lshift},
-                                                                          {"aten::__rshift__.Scalar", rshift},
-                                                                          {"aten::__rshift__.Tensor", rshift},
-                                                                          {"aten::__ilshift__.Scalar", ilshift},
-                                                                          {"aten::__ilshift__.Tensor", ilshift},
-                                                                          {"aten::__irshift__.Scalar", irshift},
-                                                                          {"aten::__irshift__.Tensor", irshift},
-                                                                          {"aten::mul_.Scalar", mul_number},
-                                                                          {"aten::linspace.Tensor_Tensor", linspace},
-                                                                          {"aten::linspace.Tensor_Scalar", linspace},
-                                                                          {"aten::linspace.Scalar_Tensor", linspace},
-                                                                          {"aten::logspace.Tensor_Tensor", logspace},
-                                                                          {"aten::logspace.Tensor_Scalar", logspace},
-                                                                          {"aten::logspace.Scalar_Tensor", logspace}};
-  const auto it = changes.find(name);
-  return it == changes.end() ? nullptr : it->second;
+const ArgumentHooks &argument_hooks() {
+  static const ArgumentHooks hooks = {{"aten::where.self", where},
+                                      {"aten::where.self_out", where},
+                                      {"aten::__lshift__.Scalar", lshift},
+                                      {"aten::__lshift__.Tensor", lshift},
+                                      {"aten::__rshift__.Scalar", rshift},
+                                      {"aten::__rshift__.Tensor", rshift},
+                                      {"aten::__ilshift__.Scalar", ilshift},
+                                      {"aten::__ilshift__.Tensor", ilshift},
+                                      {"aten::__irshift__.Scalar", irshift},
+                                      {"aten::__irshift__.Tensor", irshift},
+                                      {"aten::mul_.Scalar", mul_number},
+                                      {"aten::linspace.Tensor_Tensor", linspace},
+                                      {"aten::linspace.Tensor_Scalar", linspace},
+                                      {"aten::linspace.Scalar_Tensor", linspace},
+                                      {"aten::logspace.Tensor_Tensor", logspace},
+                                      {"aten::logspace.Tensor_Scalar", logspace},
+                                      {"aten::logspace.Scalar_Tensor", logspace}};
+  return hooks;
 }
 
 }  // namespace torch_tpu

@@ -40,27 +40,13 @@ int64_t choose(const Tensor &q, const Tensor &k, const Tensor &v, const OptTenso
   return static_cast<int64_t>(fused ? at::SDPBackend::overrideable : at::SDPBackend::math);
 }
 
-int64_t fused_sdp_choice(const Tensor &q, const Tensor &k, const Tensor &v, const OptTensor &mask, double dropout,
-                         bool causal, std::optional<double> scale, bool gqa) {
-  return choose(q, k, v, mask, dropout, causal, scale, gqa);
-}
-
-std::vector<Tensor> run(const char *name, std::initializer_list<c10::IValue> args) {
-  Kernel *k = find_kernel(name);
-  TORCH_CHECK(k, "tpu: there is no row ", name);
-  torch::jit::Stack stack(args);
-  k->run(&stack);
-  std::vector<Tensor> out;
-  for (c10::IValue &v : stack) out.push_back(std::move(v).toTensor());
-  return out;
-}
-
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> forward(
     const Tensor &q, const Tensor &k, const Tensor &v, const OptTensor &bias, double dropout, bool causal,
     bool debug_mask, std::optional<double> scale) {
   TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0 && !debug_mask,
                               "tpu: fused attention has no dropout and gives no debug mask; use SDPBackend.MATH");
-  auto r = run("tpu::attention", {q, k, v, bias, causal, scale});
+  static Kernel *row = need_kernel("tpu::attention");
+  auto r = call_kernel_all(row, {q, k, v, bias, causal, scale});
   // Nothing is drawn: the random state is empty.
   const Tensor seed = at::empty({}, at::TensorOptions().dtype(at::kLong)), offset = seed;
   return {r[0].transpose(1, 2), r[1], Tensor(), Tensor(), q.sym_size(2), k.sym_size(2), seed, offset, Tensor()};
@@ -74,7 +60,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor &grad, const Te
   if (!grad.defined()) return {};  // as zeros, by autograd's rules
   TORCH_CHECK_NOT_IMPLEMENTED(!wanted[3], "tpu: fused attention gives no gradient of its bias; use SDPBackend.MATH");
   const OptTensor b = bias.defined() ? OptTensor(bias) : std::nullopt;
-  auto r = run("tpu::attention_backward", {grad, q, k, v, b, out, lse, causal, scale});
+  static Kernel *row = need_kernel("tpu::attention_backward");
+  auto r = call_kernel_all(row, {grad, q, k, v, b, out, lse, causal, scale});
   std::array<Tensor, 3> g;
   for (size_t i = 0; i < 3; i++)
     if (wanted[i]) g[i] = r[i].transpose(1, 2);
@@ -82,8 +69,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor &grad, const Te
 }
 
 }  // namespace
-
-const at::native::fused_sdp_choice_fn sdp_choice = &choose;
 
 TORCH_LIBRARY(tpu, m) {
   m.def(
@@ -95,7 +80,7 @@ TORCH_LIBRARY(tpu, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
+  m.impl("_fused_sdp_choice", TORCH_FN(choose));
   m.impl("_scaled_dot_product_fused_attention_overrideable", TORCH_FN(forward));
   m.impl("_scaled_dot_product_fused_attention_overrideable_backward", TORCH_FN(backward));
 }
@@ -103,5 +88,5 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }  // namespace torch_tpu
 
 namespace at::native {
-REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, torch_tpu::sdp_choice)
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &torch_tpu::choose)
 }

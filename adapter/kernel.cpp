@@ -186,8 +186,7 @@ void Kernel::run(torch::jit::Stack *stack) {
   const size_t nargs = args.size(), base = stack->size() - nargs;
   if (C10_UNLIKELY(index) && prepare_index(*this, stack, base)) return;
   c10::IValue *in = stack->data() + base;
-  if (C10_UNLIKELY(check != nullptr)) check(in);
-  if (C10_UNLIKELY(change != nullptr)) change(in);
+  if (C10_UNLIKELY(before != nullptr)) before(in);
   if (C10_UNLIKELY(bound != nullptr) && tpu_get_eager_mode() == TPU_DEBUG) bound->check(*this, in);
 
   size_t ntensors = nargs, nints = 0, nvals = 0;
@@ -388,6 +387,14 @@ void Kernel::run(torch::jit::Stack *stack) {
   }
   stack->resize(base);
   for (auto &o : outs) stack->push_back(std::move(o));
+}
+
+std::vector<at::Tensor> call_kernel_all(Kernel *k, std::initializer_list<c10::IValue> args) {
+  torch::jit::Stack stack(args);
+  k->run(&stack);
+  std::vector<at::Tensor> out;
+  for (c10::IValue &v : stack) out.push_back(std::move(v).toTensor());
+  return out;
 }
 
 at::Tensor call_kernel(Kernel *k, std::initializer_list<c10::IValue> args) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <exception>
 #include <optional>
+#include <unordered_map>
 
 #include "adapter/tensor.h"
 
@@ -15,15 +16,12 @@ struct Arg {
   bool written, out;  // out: written and keyword-only
 };
 
-// Throws when the parameters of a random operator are out of range. args: all of them.
-using ParameterCheck = void (*)(const c10::IValue *args);
-// For an overload ("aten::normal_"); NULL when it has none to check (random.cpp).
-ParameterCheck parameter_check(const std::string &name);
-
-// Converts arguments in place as PyTorch's CPU kernels do, or throws their errors. args: all of them.
-using ArgumentChange = void (*)(c10::IValue *args);
-// For an overload; NULL for most (arguments.cpp).
-ArgumentChange argument_change(const std::string &name);
+// Runs before a call: converts arguments in place as PyTorch's CPU kernels do, or throws their errors. args: all of
+// them.
+using ArgumentHook = void (*)(c10::IValue *args);
+using ArgumentHooks = std::unordered_map<std::string, ArgumentHook>;  // by overload: "aten::normal_"
+const ArgumentHooks &argument_hooks();                                // arguments.cpp
+const ArgumentHooks &parameter_hooks();                               // random.cpp: parameters of distributions
 
 struct Kernel;
 // In Debug mode: throws when an index is out of range. args: all arguments of the call.
@@ -43,8 +41,7 @@ struct Kernel {
   c10::SmallVector<int16_t, 4> returns;     // the argument returned, -1: a new tensor, -2: a new list
   std::optional<c10::OperatorHandle> twin;  // of an in-place or out= form: the functional form with the same arguments
   const c10::KernelFunction *meta = nullptr;  // PyTorch's C++ meta kernel, if it has one
-  ParameterCheck check = nullptr;
-  ArgumentChange change = nullptr;
+  ArgumentHook before = nullptr;
   std::unique_ptr<Bound> bound;
   bool has_lists = false, has_out = false, writes = false, random = false, matmul = false, index = false;
 
@@ -85,7 +82,10 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base);
 
 // The kernel registered for an overload ("aten::copy_"), or NULL.
 Kernel *find_kernel(const char *name);
-// Runs a registered kernel on values: f(args...) -> first result.
+// The same, or NotImplementedError.
+Kernel *need_kernel(const char *name);
+// Runs a registered kernel on values: f(args...) -> all results, tensors; or the first one.
+std::vector<at::Tensor> call_kernel_all(Kernel *k, std::initializer_list<c10::IValue> args);
 at::Tensor call_kernel(Kernel *k, std::initializer_list<c10::IValue> args);
 
 }  // namespace torch_tpu

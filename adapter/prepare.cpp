@@ -18,12 +18,6 @@ namespace {
 
 using at::Tensor;
 
-Kernel *row(const char *name) {
-  Kernel *k = find_kernel(name);
-  TORCH_CHECK_NOT_IMPLEMENTED(k, name, " has no row");
-  return k;
-}
-
 // Numbers of the host as an int64 tensor on x's device.
 Tensor uploaded(c10::IntArrayRef v, const Tensor &x) { return at::tensor(v, c10::kLong).to(x.device()); }
 
@@ -98,11 +92,10 @@ Ctc prepare_ctc(const Tensor &log_probs, const Tensor &targets, c10::IntArrayRef
 
 std::tuple<Tensor, Tensor> ctc_loss(const Tensor &log_probs, const Tensor &targets, c10::IntArrayRef input,
                                     c10::IntArrayRef target, int64_t blank, bool zero_infinity) {
-  static Kernel *k = row("aten::_ctc_loss.Tensor");
+  static Kernel *k = need_kernel("aten::_ctc_loss.Tensor");
   const Ctc p = prepare_ctc(log_probs, targets, input, target, blank);
-  torch::jit::Stack stack{log_probs, p.targets, p.input_lengths, p.target_lengths, blank, zero_infinity};
-  k->run(&stack);
-  return {stack[0].toTensor(), stack[1].toTensor()};
+  const auto r = call_kernel_all(k, {log_probs, p.targets, p.input_lengths, p.target_lengths, blank, zero_infinity});
+  return {r[0], r[1]};
 }
 
 std::tuple<Tensor, Tensor> ctc_loss_tensors(const Tensor &log_probs, const Tensor &targets, const Tensor &input,
@@ -114,7 +107,7 @@ std::tuple<Tensor, Tensor> ctc_loss_tensors(const Tensor &log_probs, const Tenso
 Tensor ctc_loss_backward(const Tensor &grad, const Tensor &log_probs, const Tensor &targets, c10::IntArrayRef input,
                          c10::IntArrayRef target, const Tensor &nll, const Tensor &log_alpha, int64_t blank,
                          bool zero_infinity) {
-  static Kernel *k = row("aten::_ctc_loss_backward.Tensor");
+  static Kernel *k = need_kernel("aten::_ctc_loss_backward.Tensor");
   const Ctc p = prepare_ctc(log_probs, targets, input, target, blank);
   return call_kernel(
       k, {grad, log_probs, p.targets, p.input_lengths, p.target_lengths, nll, log_alpha, blank, zero_infinity});
@@ -131,7 +124,7 @@ Tensor ctc_loss_backward_tensors(const Tensor &grad, const Tensor &log_probs, co
 
 // (data, reduce, lengths, indices, offsets, axis, unsafe, initial)
 void segment_reduce(const c10::OperatorHandle &, torch::jit::Stack *stack) {
-  static Kernel *k = row("aten::segment_reduce");
+  static Kernel *k = need_kernel("aten::segment_reduce");
   const c10::IValue *args = stack->data() + stack->size() - 8;
   const Tensor data = args[0].toTensor();
   const int64_t axis = c10::maybe_wrap_dim(args[5].toInt(), data.dim());
@@ -164,7 +157,7 @@ using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 // What is returned depends on the driver, the sizes and the rank.
 Four lstsq(const Tensor &self, const Tensor &b, std::optional<double> rcond, std::optional<c10::string_view> driver) {
-  static Kernel *k = row("aten::linalg_lstsq");
+  static Kernel *k = need_kernel("aten::linalg_lstsq");
   TORCH_CHECK(self.dim() >= 2, "torch.linalg.lstsq: input must have at least 2 dimensions.");
   TORCH_CHECK(b.dim() >= 1, "torch.linalg.lstsq: other must have at least 1 dimension.");
   TORCH_CHECK(self.scalar_type() == b.scalar_type(),
@@ -185,10 +178,8 @@ Four lstsq(const Tensor &self, const Tensor &b, std::optional<double> rcond, std
   const std::string name = driver ? std::string(*driver) : "gelsy";
   TORCH_CHECK(name == "gels" || name == "gelsy" || name == "gelsd" || name == "gelss",
               "torch.linalg.lstsq: parameter `driver` should be one of (gels, gelsy, gelsd, gelss)");
-  torch::jit::Stack stack{self, right, rcond, name};
-  k->run(&stack);
-  Tensor solution = stack[0].toTensor(), residuals = stack[1].toTensor(), rank = stack[2].toTensor(),
-         values = stack[3].toTensor();
+  const auto r = call_kernel_all(k, {self, right, rcond, name});
+  Tensor solution = r[0], residuals = r[1], rank = r[2], values = r[3];
   const int64_t m = self.size(-2), n = self.size(-1);
   const Tensor none = residuals.new_empty({0});
   if (vector) solution = solution.squeeze(-1);

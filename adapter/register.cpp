@@ -203,8 +203,8 @@ std::unique_ptr<Kernel> make_kernel(const OperatorHandle &h, const std::optional
       return {};  // numbers are read by hand-written kernels
     k->returns.push_back(rets[i].alias >= 0 ? rets[i].alias : kind == Kind::tensors ? -2 : -1);
   }
-  k->check = parameter_check(full_name(h.operator_name()));
-  k->change = argument_change(full_name(h.operator_name()));
+  for (const ArgumentHooks *hooks : {&argument_hooks(), &parameter_hooks()})
+    if (const auto it = hooks->find(full_name(h.operator_name())); it != hooks->end()) k->before = it->second;
   k->random |= h.hasTag(at::Tag::nondeterministic_seeded);
   const std::string base = base_of(s.name());
   for (const char *m : {"mm", "mv", "dot", "addr", "conv", "linear", "attention", "lstm", "gru", "rnn", "cdist",
@@ -240,6 +240,12 @@ bool serve(const OperatorHandle &h, const std::string &name, const Rows &rows) {
 Kernel *find_kernel(const char *name) {
   const auto it = kernels().find(name);
   return it == kernels().end() ? nullptr : it->second;
+}
+
+Kernel *need_kernel(const char *name) {
+  Kernel *k = find_kernel(name);
+  TORCH_CHECK_NOT_IMPLEMENTED(k, name, " has no row");
+  return k;
 }
 
 void register_rows() {

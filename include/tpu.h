@@ -325,7 +325,7 @@ TPU_API const char *tpu_cache_folder(bool shared);
  * (read only when `verify`, else true). fn gives false to have it removed. An error when the folder is refused. */
 typedef bool (*tpu_cache_entry_fn)(void *ctx, const char *name, int64_t nbytes, int64_t used, bool good);
 TPU_API TPU_MUST tpu_err *tpu_cache_each(const char *folder, bool verify, tpu_cache_entry_fn fn, void *ctx);
-/* Removes the least recently used entries until `limit` bytes are left. */
+/* Removes the least recently used entries until `limit` bytes are left; below 0: TORCH_TPU_CACHE_SIZE. */
 TPU_API TPU_MUST tpu_err *tpu_cache_prune(const char *folder, int64_t limit);
 
 #ifdef __cplusplus

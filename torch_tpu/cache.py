@@ -49,10 +49,9 @@ def main(arguments=None) -> int:
         print("no cache folder: set TORCH_TPU_CACHE_DIR, XDG_CACHE_HOME or HOME")
     for folder in places:
         if a.what == "prune":
-            size = a.size if a.size is not None else int(os.environ.get("TORCH_TPU_CACHE_SIZE") or 4 << 30)
             before = sum(e["nbytes"] for e in entries(folder))
             if os.path.isdir(folder):
-                _core.core.tpu_cache_prune(os.fsencode(folder), size)
+                _core.core.tpu_cache_prune(os.fsencode(folder), -1 if a.size is None else a.size)
             print(f"{folder}: {_size(before)} before, {_size(sum(e['nbytes'] for e in entries(folder)))} now")
             continue
         keep = {"clear": lambda e: False, "verify": lambda e: e["good"]}.get(a.what, lambda e: True)

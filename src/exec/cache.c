@@ -111,7 +111,7 @@ tpu_err *tpu_cache_prune(const char *folder, int64_t limit) {
   disk *d;
   TPU_TRY(env_check());
   TPU_TRY(disk_open(folder, 0, env_int(ENV_CACHE_TRUST), &d));
-  disk_prune(d, limit);
+  disk_prune(d, limit < 0 ? env_int(ENV_CACHE_SIZE) : limit);
   disk_close(d);
   return NULL;
 }
@@ -126,6 +126,9 @@ static disk *open_folder(const char *path, int64_t limit, bool asked_for) {
   return d;
 }
 
+/* Where a program is locked while it is compiled; NULL: there is no cache. */
+static disk *first_folder(void) { return folders[MINE] ? folders[MINE] : folders[SHARED]; }
+
 static void open_once(void) {
   const char *mine = tpu_cache_folder(false);
   pthread_mutex_lock(&open_lock);
@@ -136,7 +139,7 @@ static void open_once(void) {
       folders[SHARED] = open_folder(tpu_cache_folder(true), 0, true);
     }
     buf_init(&world);
-    if (folders[MINE] || folders[SHARED]) describe_world(&world);
+    if (first_folder()) describe_world(&world);
     opened = true;
   }
   pthread_mutex_unlock(&open_lock);
@@ -181,7 +184,7 @@ pjrt_exec *cache_find(const buf *text, const char *op_name, cache_ticket *t) {
   buf_init(&t->key);
   t->lock = -1;
   open_once();
-  if (!folders[MINE] && !folders[SHARED]) return NULL;
+  if (!first_folder()) return NULL;
   buf_bytes(&t->key, world.data, world.len);
   buf_bytes(&t->key, text->data, text->len);
   if (t->key.failed || world.failed) {
@@ -192,7 +195,7 @@ pjrt_exec *cache_find(const buf *text, const char *op_name, cache_ticket *t) {
   int64_t start = clock_ns();
   pjrt_exec *x = load(&t->key, op_name);
   if (!x) {
-    t->lock = disk_lock(folders[MINE] ? folders[MINE] : folders[SHARED], t->key.data, t->key.len);
+    t->lock = disk_lock(first_folder(), t->key.data, t->key.len);
     if (t->lock >= 0) x = load(&t->key, op_name); /* somebody else may have compiled it while we waited */
   }
   ex_lock();
@@ -217,6 +220,6 @@ void cache_done(cache_ticket *t, pjrt_exec *compiled) {
     if (!e) mem_free(bytes);
     tpu_err_free(e);
   }
-  if (t->lock >= 0) disk_unlock(folders[MINE] ? folders[MINE] : folders[SHARED], t->key.data, t->key.len, t->lock);
+  if (t->lock >= 0) disk_unlock(first_folder(), t->key.data, t->key.len, t->lock);
   buf_free(&t->key);
 }

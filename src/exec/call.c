@@ -385,11 +385,10 @@ dbuf *call_foreign_locked(const call_state *cs, const trace *own) {
   return NULL;
 }
 
-tpu_err *call_wait_foreign(dbuf *take_d) {
+void call_wait_foreign(dbuf *take_d) {
   pjrt_buffer *b;
-  tpu_err *e = dbuf_buffer(take_d, &b);
+  tpu_err_free(dbuf_buffer(take_d, &b)); /* who reads the value meets the error again */
   dbuf_release(take_d);
-  return e; /* who reads the value meets the error again */
 }
 
 tpu_err *call_results(tpu_call *c, const call_entry *e, tpu_store **made) {
@@ -505,7 +504,7 @@ tpu_err *tpu_call_run(tpu_call *c) {
     dbuf *foreign = call_foreign_locked(cs, NULL);
     if (foreign) {
       ex_unlock();
-      tpu_err_free(call_wait_foreign(foreign));
+      call_wait_foreign(foreign);
       tries--;
       continue;
     }

@@ -261,7 +261,7 @@ void ex_made_last_locked(int device, dbuf *d);
 /* The value of an argument's store that another thread's recording will make (a reference), or NULL. */
 dbuf *call_foreign_locked(const call_state *cs, const trace *own);
 /* Waits until it is filled. Consumes the reference. */
-TPU_MUST tpu_err *call_wait_foreign(dbuf *take_d);
+void call_wait_foreign(dbuf *take_d);
 TPU_MUST tpu_err *call_results(tpu_call *c, const call_entry *e, tpu_store **made);
 
 /* ---- recording (record.c) ---------------------------------------------------------------------------------------- */

@@ -134,7 +134,7 @@ tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs) {
     if (!foreign) break;
     ex_unlock();
     err = trace_flush(t); /* the other recording may wait for this one */
-    tpu_err_free(call_wait_foreign(foreign));
+    call_wait_foreign(foreign);
     if (err) return err;
   }
   int held = err ? 0 : cs->nstores;
