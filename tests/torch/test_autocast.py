@@ -24,7 +24,8 @@ def has_kernel(op, key):
 
 def test_operators_are_cudas():
     names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::")]
-    cuda = {n for n in names if has_kernel(n, "AutocastCUDA")}
+    # a build of PyTorch for CUDA registers one more, which only cuDNN serves
+    cuda = {n for n in names if has_kernel(n, "AutocastCUDA")} - {"aten::_cudnn_rnn"}
     ours = {n for n in names if has_kernel(n, "AutocastPrivateUse1")}
     assert len(cuda) > 100
     assert ours == cuda, f"missing {sorted(cuda - ours)}, too many {sorted(ours - cuda)}"

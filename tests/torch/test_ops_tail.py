@@ -187,8 +187,8 @@ def test_lstsq(driver):
         solution, residuals, rank, _ = torch.linalg.lstsq(
             deficient.to(DEVICE), torch.ones(5, 1).double().to(DEVICE), driver=driver
         )
-        want = torch.linalg.lstsq(deficient, torch.ones(5, 1).double(), driver=driver)
-        close(solution, want.solution)
+        # not the CPU's own gelsy: it is wrong here in a third of the calls (2.13.0), by what lay in its memory
+        close(solution, torch.linalg.pinv(deficient) @ torch.ones(5, 1).double())
         assert rank == 2 and residuals.numel() == 0
 
 
