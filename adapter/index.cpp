@@ -11,25 +11,38 @@ using at::Tensor;
 
 bool is_mask(const Tensor &t) { return t.scalar_type() == c10::kBool || t.scalar_type() == c10::kByte; }
 
-// One mask over leading dims and a value of one element: no index list is needed.
-std::optional<Tensor> single_mask(const Tensor &self, const c10::ArrayRef<c10::IValue> &indices) {
+// The only index, when it is a mask over dims of self that it fits: a write through it is a select, of fixed shape.
+// first: the dim that it begins at.
+Tensor single_mask(const Tensor &self, const c10::ArrayRef<c10::IValue> &indices, int64_t *first) {
   Tensor mask;
-  int64_t dims = 0;
-  for (const c10::IValue &e : indices) {
-    const Tensor i = e.isTensor() ? e.toTensor() : Tensor();
-    if (!i.defined()) {
-      if (!mask.defined()) dims++;
-    } else {
-      if (mask.defined() || !is_mask(i) || i.device() != self.device()) return {};
-      for (int64_t d = 0; d < i.dim(); d++)
-        if (dims + d >= self.dim() || i.size(d) != self.size(dims + d)) return {};
-      mask = i;
-      dims += i.dim();
-    }
+  for (size_t k = 0; k < indices.size(); k++) {
+    const Tensor i = indices[k].isTensor() ? indices[k].toTensor() : Tensor();
+    if (!i.defined()) continue;
+    if (mask.defined() || !is_mask(i) || i.device() != self.device()) return {};
+    mask = i;
+    *first = static_cast<int64_t>(k);
   }
-  if (!mask.defined()) return {};
-  for (int64_t d = dims; d < self.dim(); d++) mask = mask.unsqueeze(-1);
+  if (!mask.defined() || *first + mask.dim() > self.dim()) return {};
+  for (int64_t d = 0; d < mask.dim(); d++)
+    if (mask.size(d) != self.size(*first + d)) return {};
+  return mask;
+}
+
+// The same with the dims that follow it, to broadcast against self.
+Tensor spread(const Tensor &self, Tensor mask, int64_t first) {
+  for (int64_t d = first + mask.dim(); d < self.dim(); d++) mask = mask.unsqueeze(-1);
   return mask.scalar_type() == c10::kByte ? mask.to(c10::kBool) : mask;
+}
+
+void warn_of_bytes(const Tensor &mask) {
+  if (mask.scalar_type() != c10::kByte) return;
+  TORCH_WARN_ONCE("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
+}
+
+// How many elements along the mask's true ones the values bring: 1 when they broadcast.
+int64_t values_along_mask(const Tensor &self, const Tensor &mask, int64_t first, const Tensor &values) {
+  const int64_t at = values.dim() - (self.dim() - first - mask.dim()) - 1;
+  return at < 0 ? 1 : values.size(at);
 }
 
 void refuse_dtype(const Tensor &self, const Tensor &source) {
@@ -57,20 +70,35 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
   TORCH_CHECK_INDEX(static_cast<int64_t>(l.size()) <= self.dim(), "too many indices for tensor of dimension ",
                     self.dim(), " (got ", l.size(), ")");
 
-  if (puts && !k.has_out && !(*stack)[base + 3].toBool()) {
+  int64_t first = 0;
+  const Tensor mask = puts && !k.has_out ? single_mask(self, l, &first) : Tensor();
+  if (mask.defined() && !(*stack)[base + 3].toBool()) {
     Tensor value = (*stack)[base + 2].toTensor();
     if (value.numel() == 1 && value.dim() != 0 && value.device() == self.device()) value = value.reshape({});
-    if (value.dim() == 0)
-      if (auto mask = single_mask(self, l)) {
-        const Tensor v = value.is_cpu() ? value : value.to(self.scalar_type());
-        Tensor out = k.writes ? const_cast<Tensor &>(self).masked_fill_(*mask, v) : at::masked_fill(self, *mask, v);
-        stack->resize(base);
-        stack->emplace_back(std::move(out));
-        return true;
-      }
+    if (value.dim() == 0) {
+      const Tensor m = spread(self, mask, first), v = value.is_cpu() ? value : value.to(self.scalar_type());
+      Tensor out = k.writes ? const_cast<Tensor &>(self).masked_fill_(m, v) : at::masked_fill(self, m, v);
+      stack->resize(base);
+      stack->emplace_back(std::move(out));
+      return true;
+    }
   }
 
   if (other_dtype) refuse_dtype(self, (*stack)[base + 2].toTensor());
+  if (mask.defined()) {
+    warn_of_bytes(mask);
+    const Tensor &values = (*stack)[base + 2].toTensor();
+    const int64_t n = values_along_mask(self, mask, first, values);
+    const bool never = n != 1 && n > mask.numel();
+    // Whether as many elements are true as there are values only the data tell: read in Debug mode.
+    if (never || (n != 1 && tpu_get_eager_mode() == TPU_DEBUG)) {
+      const int64_t have = never ? mask.numel() : mask.sum().item<int64_t>();
+      TORCH_CHECK(n == have, "shape mismatch: value tensor of shape ", values.sizes(),
+                  " cannot be broadcast to indexing result: the mask has ", never ? "at most " : "", have,
+                  " true elements");
+    }
+    return false;
+  }
 
   c10::List<std::optional<Tensor>> out;
   for (const c10::IValue &e : l) {
@@ -83,9 +111,7 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
       out.push_back(i.is_privateuseone() ? i : i.to(self.device()));
       continue;
     }
-    if (i.scalar_type() == c10::kByte) {
-      TORCH_WARN_ONCE("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
-    }
+    warn_of_bytes(i);
     const auto at = static_cast<int64_t>(out.size());
     for (int64_t d = 0; d < i.dim(); d++)
       TORCH_CHECK_INDEX(at + d < self.dim() && i.size(d) == self.size(at + d), "The shape of the mask ", i.sizes(),

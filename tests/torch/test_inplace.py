@@ -324,3 +324,51 @@ def test_gradients_of_in_place_writes():
     got = grad(A.to(DEVICE, copy=True))
     assert got.device.type == KIND
     close(got, grad(A.clone()))
+
+
+MASKED = {  # sizes of x, of the mask, where the mask begins, of the values (n: as many as are true)
+    "all dims": ((4, 5), (4, 5), 0, ("n",)),
+    "rows": ((4, 5), (4,), 0, ("n", 5)),
+    "rows, one row": ((4, 5), (4,), 0, (1, 5)),
+    "rows, values of a row": ((4, 5), (4,), 0, (5,)),
+    "behind a dim": ((3, 4, 5), (4,), 1, (3, "n", 5)),
+    "behind a dim, to the end": ((3, 4, 5), (4, 5), 1, (3, "n")),
+    "one value": ((4, 5), (4, 5), 0, (1,)),
+}
+
+
+@device_only
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("kind", MASKED)
+def test_values_written_through_a_mask(kind, accumulate):
+    sizes, mask_sizes, first, value_sizes = MASKED[kind]
+    x, mask = sample(torch.float32, *sizes), sample(torch.float32, *mask_sizes, seed=5) > -0.3
+    n = int(mask.sum())
+    assert 1 < n < mask.numel()
+    v = sample(torch.float32, *[n if s == "n" else s for s in value_sizes], seed=4)
+    index = (None,) * first + (mask,)
+    want = x.clone()
+    torch.ops.aten.index_put_(want, list(index), v, accumulate)
+    got = x.to(DEVICE)
+    torch.ops.aten.index_put_(got, [i if i is None else i.to(DEVICE) for i in index], v.to(DEVICE), accumulate)
+    close(got, want)
+
+
+@device_only
+def test_a_mask_write_reads_nothing_back():
+    x, v = torch.zeros(6, device=DEVICE), torch.ones(3, device=DEVICE)
+    masks = [torch.tensor(m, dtype=torch.bool, device=DEVICE) for m in ([1, 0, 1, 0, 1, 0], [1, 1, 1, 0, 0, 0])]
+    before = torch.tpu.cache_stats()["host_reads"]
+    for m in masks:
+        x[m] = v
+    assert torch.tpu.cache_stats()["host_reads"] == before
+    same(x, torch.tensor([1.0, 1, 1, 0, 1, 0]))
+
+
+@device_only
+def test_more_values_than_a_mask_has_room_for():
+    x, mask = torch.zeros(5, device=DEVICE), torch.tensor([1, 0, 1, 0, 0], dtype=torch.bool, device=DEVICE)
+    with pytest.raises(RuntimeError, match="shape mismatch: value tensor of shape .6. cannot be broadcast"):
+        x[mask] = torch.ones(6, device=DEVICE)
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEBUG), pytest.raises(RuntimeError, match="the mask has 2 true"):
+        x[mask] = torch.ones(3, device=DEVICE)
