@@ -87,6 +87,7 @@ void report_fallback(const std::string &name) {
     std::lock_guard<std::mutex> g(counts().lock);
     first = counts().by_name[name]++ == 0;
   }
+  tpu_explain_note(TPU_EXPLAIN_FALLBACK, name.c_str());
   const Policy p = policy();
   TORCH_CHECK_NOT_IMPLEMENTED(
       p != Policy::error, "The operator '", name,

@@ -170,6 +170,26 @@ void run_composite(const Kernel &k, torch::jit::Stack *stack) {
   k.handle.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, *stack);
 }
 
+// "aten::gather(float32[3, 4], 0, int64[3, 1]), called at train.py:12": for errors in Debug mode.
+std::string describe(const Kernel &k, const torch::jit::Stack &stack, size_t base) {
+  std::ostringstream out;
+  out << "in " << k.handle.operator_name() << '(';
+  for (size_t i = base; i < stack.size() && i < base + k.args.size(); i++) {
+    const c10::IValue &v = stack[i];
+    if (i > base) out << ", ";
+    if (v.isTensor() && v.toTensor().defined()) out << v.toTensor().scalar_type() << v.toTensor().sizes();
+    else if (v.isTensorList()) out << v.toListRef().size() << " tensors";
+    else if (v.isTensor() || v.isNone()) out << "None";
+    else if (v.isScalar() || v.isBool()) out << v.toScalar();
+    else if (v.isIntList()) out << v.toDimVector();
+    else out << v.tagKind();
+  }
+  char line[512];
+  out << ')';
+  if (tpu_where(line, sizeof line)[0]) out << ", called at " << line;
+  return out.str();
+}
+
 inline bool shares_written_storage(const Kernel &k, const tpu_value *v) {
   const tpu_store *seen = nullptr;
   for (size_t i = 0; i < k.args.size(); i++)
@@ -183,6 +203,23 @@ inline bool shares_written_storage(const Kernel &k, const tpu_value *v) {
 }  // namespace
 
 void Kernel::run(torch::jit::Stack *stack) {
+  if (C10_LIKELY(tpu_get_eager_mode() != TPU_DEBUG)) return call(stack);
+  static thread_local int depth;  // only the outermost call is the user's
+  const size_t base = stack->size() - args.size();
+  depth++;
+  try {
+    call(stack);
+    depth--;
+  } catch (c10::Error &e) {
+    if (--depth == 0) e.add_context(describe(*this, *stack, base));
+    throw;
+  } catch (...) {
+    depth--;
+    throw;
+  }
+}
+
+void Kernel::call(torch::jit::Stack *stack) {
   const size_t nargs = args.size(), base = stack->size() - nargs;
   if (C10_UNLIKELY(index) && prepare_index(*this, stack, base)) return;
   c10::IValue *in = stack->data() + base;
@@ -369,7 +406,7 @@ void Kernel::run(torch::jit::Stack *stack) {
     if (f.resizes.empty()) throw_error(e);
     tpu_err_free(e);
     for (const auto &r : f.resizes) resize_to(in[r.arg].toTensor(), r.sizes, r.strides);
-    return run(stack);
+    return call(stack);
   }
 
   if (C10_LIKELY(returns.size() == 1 && returns[0] >= -1)) {

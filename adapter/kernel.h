@@ -46,8 +46,12 @@ struct Kernel {
   bool has_lists = false, has_out = false, writes = false, random = false, matmul = false, index = false;
 
   explicit Kernel(const c10::OperatorHandle &h) : handle(h) {}
-  // The arguments are the last ones on the stack; they are replaced by the results.
+  // The arguments are the last ones on the stack; they are replaced by the results. In Debug mode an error says which
+  // call it was, and where.
   void run(torch::jit::Stack *stack);
+
+ private:
+  void call(torch::jit::Stack *stack);
 };
 
 // One call in flight; tpu_call.ctx points at it.

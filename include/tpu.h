@@ -302,6 +302,8 @@ typedef struct {
   int64_t build_ns;                                     /* building graphs and printing them, for new call keys */
   int64_t disk_hits, disk_misses;                       /* programs looked for in the cache folders */
   int64_t disk_ns;                                      /* reading and loading those that were found */
+  int64_t deferred, fused;                              /* calls that waited; those that ran in one program with others */
+  int64_t flushes[7];                                   /* by reason: read, sync, event, mode, ops, bytes, repeat */
 } tpu_stats;
 TPU_API void tpu_get_stats(tpu_stats *out);
 
@@ -316,6 +318,41 @@ TPU_API void tpu_get_memory_stats(int device, tpu_memory_stats *out);
 TPU_API void tpu_reset_peak_memory(int device);
 /* Drops cached number buffers; keeps programs. */
 TPU_API void tpu_empty_cache(void);
+
+/* ---- seeing what happens --------------------------------------------------------------------------------------- */
+
+typedef enum {
+  TPU_EXPLAIN_FLUSH,   /* deferred calls were handed on; detail: the reason, as in tpu_stats.flushes */
+  TPU_EXPLAIN_RUN,     /* a program was given to the plugin; calls: how many calls it stands for */
+  TPU_EXPLAIN_COMPILE, /* text: the operators */
+  TPU_EXPLAIN_LOAD,    /* a program came from disk */
+  TPU_EXPLAIN_READ,    /* the host read a value; text: where, file:line */
+  TPU_EXPLAIN_FALLBACK /* text: the operator */
+} tpu_explain_kind;
+typedef struct {
+  tpu_explain_kind kind;
+  int detail;
+  int64_t calls, start_ns, duration_ns; /* by the monotonic clock */
+  const char *text;
+} tpu_explained;
+typedef void (*tpu_explain_fn)(void *ctx, const tpu_explained *e);
+/* From begin to end everything of these kinds is kept; end gives it to fn (may be NULL), in order. Nests. */
+TPU_API void tpu_explain_begin(void);
+TPU_API void tpu_explain_end(tpu_explain_fn fn, void *ctx);
+TPU_API void tpu_explain_note(tpu_explain_kind kind, const char *text);
+
+/* Who knows which line of the user's program is running: writes "file:line", or "", to out. Called without locks, for
+ * explain and for errors in Debug mode. */
+typedef void (*tpu_where_fn)(char *out, size_t n);
+TPU_API void tpu_set_where(tpu_where_fn fn);
+TPU_API const char *tpu_where(char *out, size_t n); /* asks it; gives out */
+
+/* What a program that has to be compiled is: 0 nothing special, 1 a warning, 2 an error. */
+TPU_API void tpu_set_compile_policy(int policy);
+TPU_API int tpu_get_compile_policy(void);
+/* Debug mode: a floating result with a NaN (1), or a NaN or an infinity (2), is an error; 0: not looked for. */
+TPU_API void tpu_set_debug_nan(int level);
+TPU_API int tpu_get_debug_nan(void);
 
 /* ---- the executable cache on disk ------------------------------------------------------------------------------ */
 

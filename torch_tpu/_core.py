@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import sys
 from ctypes import POINTER, Structure, c_bool, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
 
 _folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
@@ -28,7 +29,8 @@ class Stats(Structure):
         (name, c_int64)
         for name in (
             "calls compiles compile_ns executions key_hits key_misses program_hits number_hits number_misses host_reads "
-            "key_entries program_entries number_entries build_ns disk_hits disk_misses disk_ns"
+            "key_entries program_entries number_entries build_ns disk_hits disk_misses disk_ns "
+            "deferred fused flush_read flush_sync flush_event flush_mode flush_ops flush_bytes flush_repeat"
         ).split()
     ]
 
@@ -37,6 +39,19 @@ class MemoryStats(Structure):
     _fields_ = [(name, c_int64) for name in "allocated allocated_peak stores stores_peak total_allocated limit ooms".split()]
 
 
+class Explained(Structure):
+    _fields_ = [
+        ("kind", c_int),
+        ("detail", c_int),
+        ("calls", c_int64),
+        ("start", c_int64),
+        ("duration", c_int64),
+        ("text", c_char_p),
+    ]
+
+
+ExplainReceiver = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Explained))
+Where = ctypes.CFUNCTYPE(None, POINTER(ctypes.c_char), ctypes.c_size_t)
 CacheEntry = ctypes.CFUNCTYPE(c_bool, c_void_p, c_char_p, c_int64, c_int64, c_bool)
 
 # name: (result type, argument types); "error" results are checked and raised.
@@ -63,6 +78,13 @@ _FUNCTIONS = {
     "tpu_cache_folder": (c_char_p, c_bool),
     "tpu_cache_each": ("error", c_char_p, c_bool, CacheEntry, c_void_p),
     "tpu_cache_prune": ("error", c_char_p, c_int64),
+    "tpu_explain_begin": (None,),
+    "tpu_explain_end": (None, ExplainReceiver, c_void_p),
+    "tpu_set_where": (None, Where),
+    "tpu_set_compile_policy": (None, c_int),
+    "tpu_get_compile_policy": (c_int,),
+    "tpu_set_debug_nan": (None, c_int),
+    "tpu_get_debug_nan": (c_int,),
     "tpu_record_begin": ("error", c_int),
     "tpu_record_end": ("error",),
     "tpu_err_get_kind": (c_int, c_void_p),
@@ -124,6 +146,17 @@ def _resolver(name):
         return 0
 
 
+@Where
+def _where(out, n):
+    """Writes file:line of the innermost Python frame outside of torch and of this package."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "torch_tpu"):
+        frame = frame.f_back
+    if frame is not None:
+        text = f"{frame.f_code.co_filename}:{frame.f_lineno}".encode()[-(n - 1) :]
+        ctypes.memmove(out, text + b"\0", len(text) + 1)
+
+
 class record:
     """From enter to exit the thread's operators are recorded and run as one program at the end."""
 
@@ -147,6 +180,7 @@ def open_libraries():
         return
     core = ctypes.CDLL(os.path.join(_folder, "libtorchtpu.so"))
     _bind(core, _FUNCTIONS)
+    core.tpu_set_where(_where)
     library = ctypes.CDLL(os.path.join(_folder, "libtorchtpu_adapter.so"))
     _bind(library, _ADAPTER_FUNCTIONS)
     library.tpu_adapter_set_resolver(_resolver)

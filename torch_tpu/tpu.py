@@ -447,7 +447,6 @@ class EagerMode(enum.Enum):
     FUSED = 2
 
 
-_warned_fused = False
 
 
 class _SetEagerMode:
@@ -465,18 +464,53 @@ class _SetEagerMode:
 
 
 def _set_mode(mode):
-    global _warned_fused
     if not isinstance(mode, EagerMode):
         raise TypeError(f"expected a torch.tpu.EagerMode, got {mode!r}")
-    if mode is EagerMode.DEFER_AND_FUSE and not _warned_fused:
-        _warned_fused = True
-        warnings.warn("torch.tpu.EagerMode.DEFER_AND_FUSE does not fuse yet: operators run as in STRICT mode.", stacklevel=4)
     _core_lib.tpu_set_eager_mode(mode.value)
 
 
 def set_eager_mode(mode):
     """Sets the mode of the process, as a call or as a context manager."""
     return _SetEagerMode(mode)
+
+
+def set_debug(nan=None, inf=None):
+    """What Debug mode looks for in every floating result: NaN, and infinities too. An error names the operator and the line."""
+    level = _core_lib.tpu_get_debug_nan()
+    nan = level >= 1 if nan is None else bool(nan)
+    inf = level >= 2 if inf is None else bool(inf)
+    _core_lib.tpu_set_debug_nan(2 if inf else 1 if nan else 0)
+
+
+_POLICIES = ("allow", "warn", "error")
+
+
+class _SetCompilePolicy:
+    def __init__(self, policy):
+        if policy not in _POLICIES:
+            raise ValueError(f"expected one of {_POLICIES}, got {policy!r}")
+        self._old = _core_lib.tpu_get_compile_policy()
+        _core_lib.tpu_set_compile_policy(_POLICIES.index(policy))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        _core_lib.tpu_set_compile_policy(self._old)
+
+
+def set_compile_policy(policy):
+    """What it is when a program has to be compiled: "allow", "warn" (a line on stderr) or "error" (RuntimeError, which in the
+    asynchronous DeferAndFuse mode comes where the value is read). Programs that come from the cache on disk are none.
+    As a call, or as a context manager."""
+    return _SetCompilePolicy(policy)
+
+
+def explain(quiet=False, file=None):
+    """A context manager that tells what the device did for a block of code; see torch_tpu.explain.Explain."""
+    from torch_tpu.explain import Explain
+
+    return Explain(quiet=quiet, file=file)
 
 
 class Precision(enum.Enum):

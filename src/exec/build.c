@@ -436,7 +436,21 @@ static tpu_err *metas(builder *b) {
   return NULL;
 }
 
-static tpu_err *finish(builder *b, call_entry *e) {
+/* What a program of several calls needs to know of this one. */
+static tpu_err *keep_text(builder *b, call_entry *e) {
+  static _Atomic uint64_t serials;
+  e->serial = atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed) + 1;
+  e->types = arena_alloc(&e->mem, (size_t)(e->nparams + e->noutputs) * sizeof *e->types);
+  if (!e->types) return err_nomem();
+  for (int i = 0; i < e->nparams + e->noutputs; i++) {
+    val v = i < e->nparams ? ir_param_value(b->g, i) : ir_output_value(b->g, i - e->nparams);
+    if (!(e->types[i] = ir_type_text(&e->mem, v))) return err_nomem();
+    if (i >= e->nparams) e->out_bytes += ir_numel(v) * (int64_t)tpu_dtype_size((tpu_dtype)v->dtype);
+  }
+  return ir_print(b->g, &e->text);
+}
+
+static tpu_err *finish(builder *b, call_entry *e, bool defer) {
   int before = ir_param_count(b->g);
   int *kept = arena_alloc(ir_arena(b->g), (size_t)(before + 1) * sizeof *kept);
   if (!kept) return err_nomem();
@@ -451,7 +465,13 @@ static tpu_err *finish(builder *b, call_entry *e) {
   }
   e->nparams = n;
   e->rng_blocks = (uint64_t)b->rng_blocks;
-  if (e->noutputs) TPU_TRY(program_get(b->g, b->c->op->name, &e->prog));
+  if (e->noutputs && defer) {
+    TPU_TRY(keep_text(b, e));
+  } else if (e->noutputs) {
+    program *p;
+    TPU_TRY(program_get(b->g, b->c->op->name, &p));
+    atomic_store(&e->prog, p);
+  }
   return e->mem.failed ? err_nomem() : NULL;
 }
 
@@ -464,9 +484,9 @@ static tpu_err *build_row(builder *b, call_entry *e) {
   c->op->row->build(&b->ctx);
   if (ir_failed(b->g)) return ir_take_error(b->g);
   TPU_TRY(collect(b, e));
-  ex_lock();
+  pthread_mutex_lock(&ex.program_lock);
   ex.stats.build_ns += clock_ns() - begin;
-  ex_unlock();
+  pthread_mutex_unlock(&ex.program_lock);
   return ir_failed(b->g) ? ir_take_error(b->g) : NULL;
 }
 
@@ -481,22 +501,37 @@ tpu_err *entry_record(tpu_call *c, call_state *cs, trace *t, call_entry *e, val 
   return err;
 }
 
-tpu_err *entry_build(tpu_call *c, call_state *cs, call_entry **out) {
+tpu_err *entry_new(call_entry **out) {
+  call_entry *e = *out = mem_calloc(sizeof *e);
+  if (!e) return err_nomem();
+  arena_init(&e->mem);
+  buf_init(&e->text);
+  atomic_init(&e->refs, 1);
+  return NULL;
+}
+
+tpu_err *entry_build(tpu_call *c, call_state *cs, bool defer, call_entry **out) {
   *out = NULL;
   builder b;
+  call_entry *e = NULL;
   tpu_err *err = builder_init(&b, c, cs, NULL);
-  call_entry *e = mem_calloc(sizeof *e);
-  if (e) {
-    arena_init(&e->mem);
-    atomic_init(&e->refs, 1);
-  } else if (!err) {
-    err = err_nomem();
-  }
+  if (!err) err = entry_new(&e);
   if (!err) err = build_row(&b, e);
-  if (!err) err = finish(&b, e);
+  if (!err) err = finish(&b, e, defer);
   mem_free(b.metas);
   if (b.g) ir_free(b.g);
   if (err) entry_release(e);
   else *out = e;
   return err;
+}
+
+tpu_err *entry_program(call_entry *e, const char *op_name, program **out) {
+  *out = atomic_load_explicit(&e->prog, memory_order_acquire);
+  if (*out) return NULL;
+  TPU_TRY(program_of_text(&e->text, op_name, out));
+  program *none = NULL;
+  if (atomic_compare_exchange_strong(&e->prog, &none, *out)) return NULL;
+  program_release(*out); /* another thread was faster */
+  *out = none;
+  return NULL;
 }

@@ -198,14 +198,14 @@ pjrt_exec *cache_find(const buf *text, const char *op_name, cache_ticket *t) {
     t->lock = disk_lock(first_folder(), t->key.data, t->key.len);
     if (t->lock >= 0) x = load(&t->key, op_name); /* somebody else may have compiled it while we waited */
   }
-  ex_lock();
+  pthread_mutex_lock(&ex.program_lock);
   if (x) {
     ex.stats.disk_hits++;
     ex.stats.disk_ns += clock_ns() - start;
   } else {
     ex.stats.disk_misses++;
   }
-  ex_unlock();
+  pthread_mutex_unlock(&ex.program_lock);
   return x;
 }
 

@@ -281,20 +281,29 @@ static call_entry *find_locked(const call_state *cs, uint64_t hash) {
 
 void entry_release(call_entry *e) {
   if (!e || atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) != 1) return;
-  program_release(e->prog);
+  program_release(atomic_load(&e->prog));
+  buf_free(&e->text);
   arena_free(&e->mem);
   mem_free(e);
 }
 
+static void forget_entries(table *keys) {
+  while (keys->oldest) {
+    tnode *t = keys->oldest;
+    table_remove(keys, t);
+    entry_release((call_entry *)t);
+  }
+  table_free(keys);
+}
+
 void ex_forget(void) {
+  defer_flush(-1, FLUSH_SYNC);
   queue_drain();
   tpu_empty_cache();
   ex_lock();
-  while (ex.keys.oldest) {
-    tnode *t = ex.keys.oldest;
-    table_remove(&ex.keys, t);
-    entry_release((call_entry *)t);
-  }
+  forget_entries(&ex.keys);
+  forget_entries(&ex.segments);
+  defer_forget_locked();
   while (ex.programs.oldest) {
     tnode *t = ex.programs.oldest;
     table_remove(&ex.programs, t);
@@ -304,7 +313,6 @@ void ex_forget(void) {
     dbuf_release(ex.last[i]);
     ex.last[i] = NULL;
   }
-  table_free(&ex.keys);
   table_free(&ex.programs);
   ex_unlock();
   cache_close();
@@ -403,40 +411,48 @@ tpu_err *call_results(tpu_call *c, const call_entry *e, tpu_store **made) {
 }
 
 /* Debug mode: waits for what the call made; the first error. */
-static tpu_err *debug_wait(dbuf *const *outs, int n) {
+static tpu_err *debug_wait(const call_entry *e, dbuf *const *outs) {
   tpu_err *err = NULL;
-  for (int i = 0; i < n; i++) {
-    if (!err) {
-      bool async;
-      err = dbuf_wait(outs[i], &async);
-      err = async_error(outs[i], err, async);
-    }
-    dbuf_release(outs[i]);
+  for (int i = 0; i < e->noutputs && !err; i++) {
+    bool async;
+    err = dbuf_wait(outs[i], &async);
+    err = async_error(outs[i], err, async);
   }
+  for (int i = 0; i < e->nouts && !err; i++) {
+    const out_spec *o = &e->outs[i];
+    if (o->output >= 0) err = finite_check(outs[o->output], (tpu_dtype)o->base_dtype, o->base_ndim, o->base_dims);
+  }
+  for (int i = 0; i < e->noutputs; i++) dbuf_release(outs[i]);
   return err;
 }
 
 /* Runs a known call; called with ex.lock held, returns without it. */
-static tpu_err *run_locked(tpu_call *c, call_state *cs, call_entry *e) {
+static tpu_err *run_locked(tpu_call *c, call_state *cs, call_entry *e, bool defer) {
   tpu_store *few[8], **made = few;
   int nbufs = 0;
   tpu_err *err = NULL;
-  bool debug = atomic_load_explicit(&ex.mode, memory_order_relaxed) == TPU_DEBUG;
+  bool debug = atomic_load_explicit(&ex.mode, memory_order_relaxed) == TPU_DEBUG, runs = e->noutputs > 0;
   ex.stats.calls++;
+  if (!defer) defer_flush_locked(c->device, FLUSH_MODE);
   if (e->nouts > 8 && !(made = mem_alloc((size_t)e->nouts * sizeof *made))) err = err_nomem();
   dbuf **waits = NULL;
   if (!err && debug && e->noutputs && !(waits = mem_calloc((size_t)e->noutputs * sizeof *waits))) err = err_nomem();
-  if (!err && e->prog) err = gather_locked(c, cs, e, &nbufs);
+  if (!err && runs) err = gather_locked(c, cs, e, &nbufs);
   if (!err) {
     err = call_bind(c, cs, e, made);
-    if (!err) ex.stats.executions += e->prog != NULL;
-    if (!err && e->prog && e->noutputs) ex_made_last_locked(c->device, cs->bufs[e->nparams + e->noutputs - 1]);
+    if (!err && runs && !defer) {
+      ex.stats.executions++;
+      ex_made_last_locked(c->device, cs->bufs[e->nparams + e->noutputs - 1]);
+    }
   } else if (made) {
     for (int i = 0; i < e->nouts; i++) made[i] = NULL;
   }
   atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
   for (int i = 0; waits && !err && i < e->noutputs; i++) waits[i] = dbuf_retain(cs->bufs[e->nparams + i]);
-  if (!err && e->prog) {
+  if (!err && runs && defer) {
+    defer_call_locked(e, c->device, cs->bufs);
+    ex_unlock();
+  } else if (!err && runs) {
     queue_run(e, c->device, cs->bufs); /* under the lock: the queue has the order in which stores were bound */
     ex_unlock();
   } else {
@@ -446,7 +462,7 @@ static tpu_err *run_locked(tpu_call *c, call_state *cs, call_entry *e) {
       dbuf_release(cs->bufs[i]);
     }
   }
-  if (waits && !err) err = debug_wait(waits, e->noutputs);
+  if (waits && !err) err = debug_wait(e, waits);
   mem_free(waits);
   if (err && made) {
     for (int i = 0; i < e->nouts; i++) tpu_store_release(made[i]);
@@ -472,11 +488,20 @@ static tpu_err *insert(call_state *cs, call_entry *take_e) {
   ex_lock();
   tpu_err *e = NULL;
   ex.stats.key_misses++;
-  if (find_locked(cs, take_e->node.hash)) dropped[ndropped++] = take_e; /* another thread was faster */
+  call_entry *old = find_locked(cs, take_e->node.hash);
+  if (old && take_e->text.len && !old->text.len) { /* known, but not in a way that can be fused */
+    table_remove(&ex.keys, &old->node);
+    dropped[ndropped++] = old;
+    old = NULL;
+  }
+  if (old) dropped[ndropped++] = take_e; /* another thread was faster */
   else if ((e = table_add(&ex.keys, &take_e->node))) dropped[ndropped++] = take_e;
   for (tnode *t; ndropped < 15 && (t = table_evict(&ex.keys));) dropped[ndropped++] = (call_entry *)t;
+  tnode *programs, *entries;
+  program_trim_locked(&programs, &entries);
   ex_unlock();
   for (int i = 0; i < ndropped; i++) entry_release(dropped[i]);
+  program_dropped(programs, entries);
   return e;
 }
 
@@ -508,10 +533,11 @@ tpu_err *tpu_call_run(tpu_call *c) {
       tries--;
       continue;
     }
+    bool defer = atomic_load_explicit(&ex.mode, memory_order_relaxed) == TPU_DEFER_AND_FUSE;
     call_entry *e = find_locked(cs, key_hash(cs));
-    if (e) {
+    if (e && !(defer && e->noutputs && !e->text.len)) {
       ex.stats.key_hits += tries == 0;
-      err = run_locked(c, cs, e);
+      err = run_locked(c, cs, e, defer);
       if (err) err = err_wrap(err, "%s", c->op->name);
       break;
     }
@@ -523,7 +549,7 @@ tpu_err *tpu_call_run(tpu_call *c) {
     }
     tpu_op *op = (tpu_op *)c->op;
     uint64_t constants = atomic_load(&op->constants), classes = atomic_load(&op->classes);
-    err = entry_build(c, cs, &e);
+    err = entry_build(c, cs, defer, &e);
     if (err) break;
     if (atomic_load(&op->constants) != constants || atomic_load(&op->classes) != classes) {
       entry_release(e); /* the row asked for a number's value: the key was too weak; the program itself is known now */

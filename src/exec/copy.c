@@ -120,9 +120,12 @@ static tpu_err *download(tpu_store *s, void *host, size_t nbytes) {
     return NULL;
   }
   pjrt_buffer *b;
+  char line[512];
+  int64_t start = explain_on() ? clock_ns() : 0;
   tpu_err *e = dbuf_buffer(d, &b);
   bool async = !e;
   if (!e) e = pjrt_buffer_to_host(ex.client, b, host, nbytes);
+  if (start) explain_add(TPU_EXPLAIN_READ, 0, 0, start, tpu_where(line, sizeof line));
   e = async_error(d, e, async);
   dbuf_release(d);
   return e;
@@ -243,10 +246,7 @@ tpu_err *tpu_store_copy_bytes(tpu_store *dst, tpu_store *src, size_t n) {
     bool fits = !d || value_bytes(src) <= (int64_t)n;
     tpu_err *e = NULL;
     if (fits && d) e = store_set_locked(dst, d, (tpu_dtype)src->dtype, src->ndim, src->dims);
-    else if (fits) {
-      dbuf_release(dst->buf);
-      dst->buf = NULL;
-    }
+    else if (fits) store_clear_locked(dst);
     ex_unlock();
     if (fits) return e;
     dbuf_release(d);

@@ -47,6 +47,7 @@ tpu_err *tpu_event_record(int device, tpu_event **out) {
   if (!e) return err_nomem();
   atomic_init(&e->refs, 2); /* the caller's, and the stamp's */
   ex_lock();
+  defer_flush_locked(device, FLUSH_EVENT);
   e->buf = device >= 0 && device < ex.ndevices && ex.last[device] ? dbuf_retain(ex.last[device]) : NULL;
   ex_unlock();
   queue_mark(reached, e);
@@ -85,6 +86,7 @@ tpu_err *tpu_synchronize(int device) {
   TPU_TRY(ex_ready());
   size_t n = 0, cap = 0;
   ex_lock();
+  defer_flush_locked(device, FLUSH_SYNC);
   for (tpu_store *s = ex.stores; s; s = s->next) cap += s->buf != NULL;
   dbuf **bufs = mem_alloc((cap + EX_MAX_DEVICES) * sizeof *bufs);
   if (bufs) {

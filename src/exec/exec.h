@@ -35,6 +35,10 @@ typedef struct {
   struct trace
       *trace; /* when PENDING: the recording that will make it, and its value there; else NULL; under ex.lock */
   val value;
+  atomic_int deferred; /* when PENDING: 1 + its number among the values of its device's segment (defer.c); else 0 */
+  int bound;           /* how many stores have it as their value; under ex.lock */
+  uint32_t input_of;   /* the segment that takes it as input number `input`; under ex.lock */
+  int32_t input;
   pjrt_buffer *b; /* when FILLED */
   tpu_err *err;   /* when FAILED: the program could not be enqueued, or one of its inputs had failed */
 } dbuf;
@@ -80,6 +84,7 @@ struct tpu_store {
 
 /* All under ex.lock. */
 TPU_MUST tpu_err *store_new_locked(size_t nbytes, int device, tpu_store **out);
+void store_clear_locked(tpu_store *s); /* no value */
 TPU_MUST tpu_err *store_set_locked(tpu_store *s, dbuf *take_value, tpu_dtype dtype, int ndim, const int64_t *dims);
 /* The address range (address.c). */
 void *address_take(size_t nbytes);
@@ -96,13 +101,18 @@ typedef struct {
   hash128 name;
   atomic_int refs;
   pjrt_exec *exec;
-  size_t noutputs;
-  bool evicted; /* no longer in the table; under ex.lock */
+  bool evicted; /* no longer in the table; under ex.program_lock */
 } program;
 
-/* The program of a graph: from memory, else compiled. Blocks while compiling. Gives a reference. */
+/* The program of a graph, or of its text: from memory, from disk, else compiled. Blocks while compiling; takes
+ * ex.program_lock only. Gives a reference. */
 TPU_MUST tpu_err *program_get(ir_graph *g, const char *op_name, program **out);
+TPU_MUST tpu_err *program_of_text(const buf *text, const char *op_name, program **out);
 void program_release(program *p);
+/* When too many programs are held: takes those that were not used lately out of the table, and the entries that lead to
+ * them out of theirs. Under ex.lock; what comes back is released by program_dropped, without it. */
+void program_trim_locked(tnode **programs, tnode **entries);
+void program_dropped(tnode *programs, tnode *entries);
 
 /* The executable cache on disk (cache.c): the user's folder, then a shared one. */
 typedef struct {
@@ -147,13 +157,16 @@ typedef struct {
   pjrt_client *client;
   int ndevices;
   bool is_cpu; /* the plugin is XLA's CPU backend */
-  atomic_int mode, precision, default_dtype;
+  atomic_int mode, precision, default_dtype, compile_policy, debug_nan;
   atomic_bool forked;
   tpu_store *stores;          /* all live ones */
   dbuf *last[EX_MAX_DEVICES]; /* made last on each device: what an event waits for */
   tpu_memory_stats memory[EX_MAX_DEVICES];
-  tpu_stats stats;
-  table keys, programs, numbers;
+  tpu_stats stats; /* what is counted where programs are made is under program_lock */
+  table keys, numbers;
+  table segments; /* deferred calls that ran as one program */
+  pthread_mutex_t program_lock; /* the last of the locks: the queue's thread takes it, which never takes ex.lock */
+  table programs;               /* under program_lock */
 } ex_state;
 extern ex_state ex;
 
@@ -231,12 +244,18 @@ typedef struct {
   arena mem;
   const uint64_t *words;
   size_t nwords;
-  program *prog; /* NULL: nothing to run */
+  _Atomic(program *) prog; /* NULL: nothing to run, or (with text) not compiled yet */
+  buf text;                /* the program's text, kept for calls that may be fused; empty: not kept */
+  const char **types;      /* with text: MLIR types of the parameters, then of the outputs */
+  uint64_t serial;         /* of entries with text: never used twice */
+  int64_t out_bytes;       /* of its outputs */
+  const char *name;        /* of a segment: its operators */
   param_spec *params;
   int nparams, ndonated;
   out_spec *outs;
   int nouts, noutputs;
   uint64_t rng_blocks; /* how far the generator's offset moves */
+  int64_t calls;       /* how many it stands for: 0 is one */
   atomic_int cost_ns;  /* how long the plugin took to take the last run; 0: not run yet */
 } call_entry;
 
@@ -244,8 +263,12 @@ typedef struct {
  * run. */
 typedef struct trace trace;
 
-/* Builds the entry for a call that was not seen before (build.c). cs describes the arguments. Compiles; blocks. */
-TPU_MUST tpu_err *entry_build(tpu_call *c, call_state *cs, call_entry **out);
+/* Builds the entry for a call that was not seen before (build.c). cs describes the arguments. Compiles; blocks. With
+ * `defer` it keeps the text and leaves compiling to whoever runs it. */
+TPU_MUST tpu_err *entry_build(tpu_call *c, call_state *cs, bool defer, call_entry **out);
+TPU_MUST tpu_err *entry_new(call_entry **out);
+/* The entry's program, compiled now if it is not yet; lent. */
+TPU_MUST tpu_err *entry_program(call_entry *e, const char *op_name, program **out);
 void entry_release(call_entry *e);
 /* Builds a call into a recording: outs gets one value a program output, in order of e->outs[].output. e: an entry with
  * nothing but mem and refs set. */
@@ -274,6 +297,25 @@ val trace_param(trace *t, dbuf *d, tpu_dtype dtype, int ndim, const int64_t *dim
 TPU_MUST tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs);
 /* Runs what was recorded so far; afterwards every live value is filled or failed. */
 TPU_MUST tpu_err *trace_flush(trace *t);
+
+/* Debug mode (finite.c): an error when d, which is filled, holds what torch.tpu.set_debug forbids. */
+TPU_MUST tpu_err *finite_check(dbuf *d, tpu_dtype dtype, int ndim, const int64_t *dims);
+
+/* ---- explaining (explain.c) -------------------------------------------------------------------------------------- */
+
+bool explain_on(void);
+/* start_ns: 0: now, and it took no time. */
+void explain_add(tpu_explain_kind kind, int detail, int64_t calls, int64_t start_ns, const char *text);
+
+/* ---- deferring (defer.c) ----------------------------------------------------------------------------------------- */
+
+typedef enum { FLUSH_READ, FLUSH_SYNC, FLUSH_EVENT, FLUSH_MODE, FLUSH_OPS, FLUSH_BYTES, FLUSH_REPEAT } flush_reason;
+/* Keeps a call for later. bufs: inputs and pending outputs, bound already; consumed. Under ex.lock. */
+void defer_call_locked(call_entry *e, int device, dbuf **take_bufs);
+/* Hands what was deferred on a device (below 0: on all) to the queue. Under ex.lock. */
+void defer_flush_locked(int device, flush_reason why);
+void defer_flush(int device, flush_reason why);
+void defer_forget_locked(void); /* gives its memory back; nothing may wait */
 
 /* ---- the queue (queue.c) ----------------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@ void program_release(program *p) {
   mem_free(p);
 }
 
-static program *find_locked(hash128 name) {
+static program *find_locked(hash128 name) { /* under ex.program_lock */
   for (tnode *t = table_slot(&ex.programs, name.lo); t; t = t->next) {
     program *p = (program *)t;
     if (t->hash == name.lo && p->name.hi == name.hi && p->name.lo == name.lo) {
@@ -43,18 +43,37 @@ static size_t program_limit(void) {
   return limit = n;
 }
 
-/* When too many are held: takes a sixteenth out, those that were not used lately, and the call keys that lead to them.
- * Both come back as lists by tnode.next, to be released without the lock. Under ex.lock. */
-static void trim_locked(tnode **programs, tnode **entries) {
-  size_t limit = program_limit();
-  *programs = *entries = NULL;
-  ex.programs.limit = limit;
-  if (ex.programs.count <= limit) return;
-  for (tnode *t = ex.keys.oldest; t; t = t->newer) { /* a use of a key is a use of its program */
-    program *p = ((call_entry *)t)->prog;
+/* A use of a key is a use of its program. */
+static void mark_used(const table *keys) {
+  for (tnode *t = keys->oldest; t; t = t->newer) {
+    program *p = atomic_load(&((call_entry *)t)->prog);
     if (p && t->used) p->node.used = true;
     t->used = false;
   }
+}
+
+static void take_evicted(table *keys, tnode **entries) {
+  for (tnode *t = keys->oldest, *newer; t; t = newer) {
+    newer = t->newer;
+    program *p = atomic_load(&((call_entry *)t)->prog);
+    if (!p || !p->evicted) continue;
+    table_remove(keys, t);
+    t->next = *entries;
+    *entries = t;
+  }
+}
+
+/* Takes a sixteenth out. */
+void program_trim_locked(tnode **programs, tnode **entries) {
+  *programs = *entries = NULL;
+  pthread_mutex_lock(&ex.program_lock);
+  size_t limit = program_limit();
+  if (ex.programs.count <= limit) {
+    pthread_mutex_unlock(&ex.program_lock);
+    return;
+  }
+  mark_used(&ex.keys);
+  mark_used(&ex.segments);
   ex.programs.limit = limit - limit / 16;
   for (tnode *t; (t = table_evict(&ex.programs));) {
     ((program *)t)->evicted = true;
@@ -62,13 +81,19 @@ static void trim_locked(tnode **programs, tnode **entries) {
     *programs = t;
   }
   ex.programs.limit = limit;
-  for (tnode *t = ex.keys.oldest, *newer; t; t = newer) {
-    newer = t->newer;
-    program *p = ((call_entry *)t)->prog;
-    if (!p || !p->evicted) continue;
-    table_remove(&ex.keys, t);
-    t->next = *entries;
-    *entries = t;
+  take_evicted(&ex.keys, entries);
+  take_evicted(&ex.segments, entries);
+  pthread_mutex_unlock(&ex.program_lock);
+}
+
+void program_dropped(tnode *programs, tnode *entries) {
+  for (tnode *t; (t = entries);) {
+    entries = t->next;
+    entry_release((call_entry *)t);
+  }
+  for (tnode *t; (t = programs);) {
+    programs = t->next;
+    program_release((program *)t);
   }
 }
 
@@ -87,67 +112,80 @@ static void dump(const buf *text, hash128 name, const char *op_name) {
   if (f) fclose(f);
 }
 
+static void count_built(int64_t ns) {
+  pthread_mutex_lock(&ex.program_lock);
+  ex.stats.build_ns += ns;
+  pthread_mutex_unlock(&ex.program_lock);
+}
+
 tpu_err *program_get(ir_graph *g, const char *op_name, program **out) {
   *out = NULL;
   buf text;
   buf_init(&text);
   int64_t begin = clock_ns();
   tpu_err *e = ir_print(g, &text);
-  int64_t printed = clock_ns() - begin;
-  if (e) goto done;
-  hash128 name = hash128_of(text.data, text.len);
-  ex_lock();
-  ex.stats.build_ns += printed;
+  count_built(clock_ns() - begin);
+  if (!e) e = program_of_text(&text, op_name, out);
+  buf_free(&text);
+  return e;
+}
+
+/* torch.tpu.set_compile_policy. */
+static tpu_err *allowed(const char *op_name) {
+  int policy = atomic_load(&ex.compile_policy);
+  if (policy == 1) log_line(LOG_WARN, "tpu: %s is compiled (torch.tpu.set_compile_policy(\"warn\"))", op_name);
+  if (policy < 2) return NULL;
+  return err_new(TPU_ERR_RUNTIME,
+                 "%s: a program would have to be compiled, and torch.tpu.set_compile_policy(\"error\") forbids it: warm "
+                 "up with these shapes and dtypes before, or allow it",
+                 op_name);
+}
+
+tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
+  hash128 name = hash128_of(text->data, text->len);
+  pthread_mutex_lock(&ex.program_lock);
   *out = find_locked(name);
   if (*out) ex.stats.program_hits++;
-  ex_unlock();
-  if (*out) goto done;
-  dump(&text, name, op_name);
+  pthread_mutex_unlock(&ex.program_lock);
+  if (*out) return NULL;
+  dump(text, name, op_name);
   cache_ticket ticket;
-  pjrt_exec *x = cache_find(&text, op_name, &ticket);
+  int64_t looked = clock_ns();
+  pjrt_exec *x = cache_find(text, op_name, &ticket);
   bool found = x != NULL;
   int64_t start = clock_ns();
-  if (!found) e = pjrt_compile(ex.client, text.data, text.len, NULL, 0, &x);
+  tpu_err *e = found ? NULL : allowed(op_name);
+  if (!e && !found) e = pjrt_compile(ex.client, text->data, text->len, NULL, 0, &x);
   int64_t took = clock_ns() - start;
+  if (!e) explain_add(found ? TPU_EXPLAIN_LOAD : TPU_EXPLAIN_COMPILE, 0, 0, found ? looked : start, op_name);
   cache_done(&ticket, found || e ? NULL : x);
   if (e) {
-    if (log_on(LOG_DEBUG)) log_line(LOG_DEBUG, "%s: program that was refused:\n%s", op_name, text.data);
-    goto done;
+    if (log_on(LOG_DEBUG)) log_line(LOG_DEBUG, "%s: program that was refused:\n%s", op_name, text->data);
+    return e;
   }
   if (!found && log_on(LOG_INFO)) log_line(LOG_INFO, "compiled %s in %.1f ms", op_name, (double)took * 1e-6);
   program *p = mem_calloc(sizeof *p);
   if (!p) {
     pjrt_exec_free(ex.client, x);
-    e = err_nomem();
-    goto done;
+    return err_nomem();
   }
   p->name = name;
   p->node.hash = name.lo;
   p->exec = x;
   atomic_init(&p->refs, 2); /* the table's and the caller's */
-  p->noutputs = (size_t)ir_output_count(g);
-  ex_lock();
+  p->node.used = true;
+  pthread_mutex_lock(&ex.program_lock);
   if (!found) {
     ex.stats.compiles++;
     ex.stats.compile_ns += took;
   }
-  tnode *old = NULL, *old_entries = NULL;
-  p->node.used = true;
   e = table_add(&ex.programs, &p->node);
-  if (!e) trim_locked(&old, &old_entries);
-  ex_unlock();
-  if (e) atomic_store(&p->refs, 1);
-  for (tnode *t; (t = old_entries);) {
-    old_entries = t->next;
-    entry_release((call_entry *)t);
+  pthread_mutex_unlock(&ex.program_lock);
+  if (e) {
+    atomic_store(&p->refs, 1);
+    program_release(p);
+    return e;
   }
-  for (tnode *t; (t = old);) {
-    old = t->next;
-    program_release((program *)t);
-  }
-  if (e) program_release(p);
-  else *out = p;
-done:
-  buf_free(&text);
-  return e;
+  *out = p;
+  return NULL;
 }

@@ -60,6 +60,11 @@ void dbuf_fill(dbuf *d, pjrt_buffer *take_b, tpu_err *take_err) {
 tpu_err *dbuf_buffer(dbuf *d, pjrt_buffer **out) {
   trace *t = trace_current();
   if (t && d->trace == t) TPU_TRY(trace_flush(t));
+  if (atomic_load_explicit(&d->deferred, memory_order_acquire)) {
+    ex_lock();
+    if (atomic_load(&d->deferred)) defer_flush_locked(d->device, FLUSH_READ);
+    ex_unlock();
+  }
   for (int i = 0; i < WAIT_SPINS && atomic_load_explicit(&d->state, memory_order_acquire) == DBUF_PENDING; i++) relax();
   if (atomic_load(&d->state) == DBUF_PENDING) {
     pthread_mutex_lock(&filled_lock);
@@ -92,6 +97,8 @@ static void run(call_entry *e, int device, dbuf **bufs) {
     }
   }
   size_t nkeep = 0;
+  program *prog = NULL;
+  if (!err) err = entry_program(e, e->name ? e->name : no ? bufs[np]->op : "?", &prog);
   for (int i = 0; i < np && !err; i++) {
     err = dbuf_buffer(bufs[i], &args[i]);
     /* an input that somebody else holds must stay: the program could otherwise put its result there */
@@ -100,10 +107,11 @@ static void run(call_entry *e, int device, dbuf **bufs) {
   }
   int64_t start = clock_ns();
   if (!err) {
-    err = pjrt_execute(ex.client, e->prog->exec, device, args, (size_t)np, keep, nkeep, outs, NULL);
+    err = pjrt_execute(ex.client, prog->exec, device, args, (size_t)np, keep, nkeep, outs, NULL);
     if (err && no) err = err_wrap(err, "%s", bufs[np]->op);
   }
   int64_t took = clock_ns() - start;
+  if (!err) explain_add(TPU_EXPLAIN_RUN, 0, e->calls ? e->calls : 1, start, no ? bufs[np]->op : "");
   if (log_on(LOG_DEBUG))
     log_line(LOG_DEBUG, "%s: given to the plugin in %.1f us", no ? bufs[np]->op : "?", (double)took * 1e-3);
   atomic_store_explicit(&e->cost_ns, took > 1000000000 ? 1000000000 : (int)took + 1, memory_order_relaxed);

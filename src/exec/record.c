@@ -15,6 +15,7 @@ struct trace {
 };
 
 static __thread trace *current;
+static __thread int deferring; /* how deep in recordings that were begun in DeferAndFuse mode, where calls wait anyway */
 
 trace *trace_current(void) { return current; }
 ir_graph *trace_graph(trace *t) { return t->g; }
@@ -71,10 +72,8 @@ static void drop(trace *t, const tpu_err *why) {
 
 static tpu_err *run(trace *t) {
   if (t->err) return err_copy(t->err);
-  call_entry *e = mem_calloc(sizeof *e);
-  if (!e) return err_nomem();
-  arena_init(&e->mem);
-  atomic_init(&e->refs, 1);
+  call_entry *e;
+  TPU_TRY(entry_new(&e));
   int n = ir_param_count(t->g), live = 0;
   int *kept = arena_alloc(&e->mem, (size_t)(n + 1) * sizeof *kept);
   e->params = arena_alloc(&e->mem, (size_t)(n + 1) * sizeof *e->params);
@@ -90,7 +89,16 @@ static tpu_err *run(trace *t) {
     if (ir_failed(t->g)) err = ir_take_error(t->g);
     if (!err) e->nparams = ir_prune_params(t->g, kept);
     e->noutputs = live;
-    if (!err) err = program_get(t->g, "recorded program", &e->prog);
+    program *p;
+    if (!err) err = program_get(t->g, "recorded program", &p);
+    if (!err) {
+      atomic_store(&e->prog, p);
+      tnode *programs, *entries;
+      ex_lock();
+      program_trim_locked(&programs, &entries);
+      ex_unlock();
+      program_dropped(programs, entries);
+    }
     if (!err) {
       ex_lock();
       int k = 0;
@@ -129,6 +137,7 @@ tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs) {
   tpu_err *err;
   for (;;) {
     ex_lock();
+    defer_flush_locked(c->device, FLUSH_MODE); /* the mode has changed since */
     err = call_key(c, cs);
     dbuf *foreign = err ? NULL : call_foreign_locked(cs, t);
     if (!foreign) break;
@@ -142,13 +151,11 @@ tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs) {
     if (cs->stores[i].buf) dbuf_retain(cs->stores[i].buf);
   ex.stats.calls++;
   ex_unlock();
-  call_entry *e = err ? NULL : mem_calloc(sizeof *e);
+  call_entry *e = NULL;
   val *outs = NULL;
   tpu_store **made = NULL;
-  if (!err && !e) err = err_nomem();
+  if (!err) err = entry_new(&e);
   if (e) {
-    arena_init(&e->mem);
-    atomic_init(&e->refs, 1);
     err = entry_record(c, cs, t, e, &outs);
     if (err && !t->err) t->err = err_copy(err);
   }
@@ -189,6 +196,10 @@ tpu_err *tpu_record_begin(int device) {
     current->depth++;
     return NULL;
   }
+  if (deferring || atomic_load_explicit(&ex.mode, memory_order_relaxed) == TPU_DEFER_AND_FUSE) {
+    deferring++;
+    return NULL;
+  }
   trace *t = mem_calloc(sizeof *t);
   if (!t) return err_nomem();
   t->depth = 1;
@@ -204,6 +215,10 @@ tpu_err *tpu_record_begin(int device) {
 
 tpu_err *tpu_record_end(void) {
   trace *t = current;
+  if (!t && deferring) {
+    deferring--;
+    return NULL;
+  }
   if (!t) return err_new(TPU_ERR_RUNTIME, "tpu_record_end without tpu_record_begin");
   if (--t->depth) return NULL;
   tpu_err *e = t->g ? run(t) : NULL;

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "exec/exec.h"
 
-ex_state ex = {.lock = PTHREAD_MUTEX_INITIALIZER, .default_dtype = TPU_F32};
+ex_state ex = {.lock = PTHREAD_MUTEX_INITIALIZER, .program_lock = PTHREAD_MUTEX_INITIALIZER, .default_dtype = TPU_F32};
 
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool started;
@@ -167,16 +167,23 @@ tpu_eager_mode tpu_get_eager_mode(void) {
 void tpu_set_eager_mode(tpu_eager_mode m) {
   mode_from_env();
   atomic_store(&ex.mode, (int)m);
+  if (m != TPU_DEFER_AND_FUSE && tpu_is_initialized()) defer_flush(-1, FLUSH_MODE);
 }
+void tpu_set_compile_policy(int policy) { atomic_store(&ex.compile_policy, policy); }
+int tpu_get_compile_policy(void) { return atomic_load(&ex.compile_policy); }
+void tpu_set_debug_nan(int level) { atomic_store(&ex.debug_nan, level); }
+int tpu_get_debug_nan(void) { return atomic_load(&ex.debug_nan); }
 void tpu_set_matmul_precision(int p) { atomic_store_explicit(&ex.precision, p, memory_order_relaxed); }
 int tpu_get_matmul_precision(void) { return atomic_load_explicit(&ex.precision, memory_order_relaxed); }
 void tpu_set_default_dtype(tpu_dtype d) { atomic_store_explicit(&ex.default_dtype, (int)d, memory_order_relaxed); }
 
 void tpu_get_stats(tpu_stats *out) {
   ex_lock();
+  pthread_mutex_lock(&ex.program_lock);
   *out = ex.stats;
-  out->key_entries = (int64_t)ex.keys.count;
   out->program_entries = (int64_t)ex.programs.count;
+  pthread_mutex_unlock(&ex.program_lock);
+  out->key_entries = (int64_t)ex.keys.count;
   out->number_entries = (int64_t)ex.numbers.count;
   ex_unlock();
 }

@@ -18,6 +18,9 @@ tpu_err *dbuf_pending(int device, const char *op, dbuf **out) {
   d->seq = atomic_fetch_add_explicit(&made, 1, memory_order_relaxed);
   d->trace = NULL;
   d->value = NULL;
+  atomic_init(&d->deferred, 0);
+  d->bound = 0;
+  d->input_of = 0;
   d->b = NULL;
   d->err = NULL;
   return NULL;
@@ -59,7 +62,7 @@ tpu_err *async_error(dbuf *d, tpu_err *take_e, bool async) {
   for (tpu_store *s = ex.stores; s; s = s->next) cap += s->buf != NULL;
   dbuf **live = mem_alloc((cap + 1) * sizeof *live);
   for (tpu_store *s = ex.stores; s && live; s = s->next)
-    if (s->buf && !s->buf->trace) live[n++] = dbuf_retain(s->buf);
+    if (s->buf && !s->buf->trace && !atomic_load(&s->buf->deferred)) live[n++] = dbuf_retain(s->buf);
   ex_unlock();
   for (size_t i = 0; i < n; i++) {
     bool unused;
@@ -152,8 +155,10 @@ void tpu_store_release(tpu_store *s) {
   address_give(s->address, s->nbytes);
   ex.memory[s->device].allocated -= (int64_t)s->nbytes;
   ex.memory[s->device].stores--;
+  dbuf *d = s->buf;
+  if (d) d->bound--;
   ex_unlock();
-  dbuf_release(s->buf);
+  dbuf_release(d);
   if (s->dims != s->inline_dims) mem_free(s->dims);
   mem_free(s);
 }
@@ -178,6 +183,12 @@ tpu_store *tpu_store_from_address(const void *p, size_t *offset) {
 
 /* ---- value ----------------------------------------------------------------------------------------------------- */
 
+void store_clear_locked(tpu_store *s) {
+  if (s->buf) s->buf->bound--;
+  dbuf_release(s->buf);
+  s->buf = NULL;
+}
+
 tpu_err *store_set_locked(tpu_store *s, dbuf *take_value, tpu_dtype dtype, int ndim, const int64_t *dims) {
   if (ndim > STORE_INLINE_DIMS && (s->dims == s->inline_dims || s->ndim < ndim)) {
     int64_t *d = mem_alloc((size_t)ndim * sizeof *d);
@@ -191,9 +202,9 @@ tpu_err *store_set_locked(tpu_store *s, dbuf *take_value, tpu_dtype dtype, int n
   if (s->dims != dims) memcpy(s->dims, dims, (size_t)ndim * sizeof *dims);
   s->dtype = (uint8_t)dtype;
   s->ndim = (int16_t)ndim;
-  dbuf *old = s->buf;
+  take_value->bound++; /* first: it may be the one that goes */
+  store_clear_locked(s);
   s->buf = take_value;
-  dbuf_release(old);
   return NULL;
 }
 
@@ -239,10 +250,7 @@ tpu_err *tpu_store_resize(tpu_store *s, size_t nbytes) {
     if (m->allocated > m->allocated_peak) m->allocated_peak = m->allocated;
     s->address = address;
     s->nbytes = nbytes;
-    if (!nbytes) { /* FSDP frees a parameter's memory this way */
-      dbuf_release(s->buf);
-      s->buf = NULL;
-    }
+    if (!nbytes) store_clear_locked(s); /* FSDP frees a parameter's memory this way */
   }
   ex_unlock();
   return e;

@@ -60,6 +60,8 @@ val ir_param_value(const ir_graph *g, int i);
 void ir_output(ir_graph *g, val v, int alias);
 int ir_output_count(const ir_graph *g);
 val ir_output_value(const ir_graph *g, int i);
+/* "tensor<4x5xf32>", in a's memory; NULL when that is full. */
+const char *ir_type_text(arena *a, val v);
 
 /* Drops the parameters that no output needs. kept[i]: the old number of parameter i (room for ir_param_count before).
  * Gives how many are left. To be called once, before ir_print; aliases of outputs follow. */

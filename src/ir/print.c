@@ -186,6 +186,15 @@ static void put_signature(printer *p) {
   }
 }
 
+const char *ir_type_text(arena *a, val v) {
+  buf b;
+  buf_init(&b);
+  node_put_type(&b, v->dtype, v->ndim, v->dims);
+  const char *s = b.failed ? NULL : arena_copy(a, b.data, b.len + 1);
+  buf_free(&b);
+  return s;
+}
+
 tpu_err *ir_print(ir_graph *g, buf *out) {
   if (ir_failed(g)) {
     tpu_err *e = ir_take_error(g);

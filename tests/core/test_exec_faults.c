@@ -111,6 +111,20 @@ TEST(every_plugin_call_fails) {
   CHECK(runs > 15);
 }
 
+TEST(every_failure_of_calls_that_wait) {
+  int runs = 0;
+  tpu_stats before, after;
+  tpu_get_stats(&before);
+  tpu_set_eager_mode(TPU_DEFER_AND_FUSE);
+  with_faults(arm_mem, off_mem, mem_fault_count, &runs);
+  with_faults(arm_mem_for_good, off_mem, mem_fault_count, &runs);
+  with_faults(pjrt_fault_at, off_pjrt, pjrt_fault_count, &runs);
+  tpu_set_eager_mode(TPU_STRICT);
+  tpu_get_stats(&after);
+  CHECK(runs > 130);
+  CHECK(after.fused > before.fused);
+}
+
 /* The same, with programs that come from a folder (after the first session) or are written to it. */
 TEST(every_failure_with_the_cache_on_disk) {
   char folder[] = "/tmp/torch_tpu_faults.XXXXXX", command[64];

@@ -84,7 +84,10 @@ static tpu_err *turn(unsigned *seed, int i) {
       if (!e) e = xt_read(&r, host);
       break;
     }
-    default: tpu_set_eager_mode(next(seed) % 4 ? TPU_STRICT : TPU_DEBUG);
+    default: {
+      static const tpu_eager_mode modes[] = {TPU_STRICT, TPU_DEBUG, TPU_DEFER_AND_FUSE, TPU_DEFER_AND_FUSE};
+      tpu_set_eager_mode(modes[next(seed) % 4]);
+    }
   }
   xt_free(&r), xt_free(&own);
   return e;
