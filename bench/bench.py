@@ -60,6 +60,151 @@ def step(d):
     return run
 
 
+def values(*sizes):
+    """Makes a tensor of these sizes with values in no order, the same on each device."""
+    n = 1
+    for k in sizes:
+        n *= k
+
+    def make(d):
+        return (torch.arange(n, dtype=torch.float32).mul_(0.618034).remainder_(1).sub_(0.5)).view(sizes).to(d)
+
+    return make
+
+
+def backward(make, call):
+    """The call with its backward; what `make` gives that floats gets a gradient."""
+
+    def inputs(d):
+        made = make(d)
+        made = made if isinstance(made, (tuple, list)) else (made,)
+        return [x.requires_grad_() if torch.is_tensor(x) and x.is_floating_point() else x for x in made]
+
+    def run(xs):
+        leaves = [x for x in xs if torch.is_tensor(x) and x.requires_grad]
+        return torch.autograd.grad(call(*xs).sum(), leaves)
+
+    return inputs, run
+
+
+def several(*makers):
+    return lambda d: [m(d) for m in makers]
+
+
+def resnet_block(d):
+    torch.manual_seed(0)
+    return (
+        values(8, 64, 56, 56)(d),
+        *[w(d) for w in (values(64, 64, 3, 3), values(64), values(64), values(64, 64, 3, 3), values(64), values(64))],
+    )
+
+
+def resnet_call(x, w1, g1, b1, w2, g2, b2):
+    y = F.relu(F.batch_norm(F.conv2d(x, w1, padding=1), None, None, g1, b1, training=True))
+    return F.relu(F.batch_norm(F.conv2d(y, w2, padding=1), None, None, g2, b2, training=True) + x)
+
+
+def lstm(d):
+    torch.manual_seed(0)
+    net = nn.LSTM(256, 256, batch_first=True).to(d)
+    x = values(32, 64, 256)(d)
+    return net, x
+
+
+def spd(n, k):
+    def make(d):
+        a = values(n, k, k)("cpu")
+        return (a @ a.mT + k * torch.eye(k)).to(d)
+
+    return make
+
+
+M1, M4 = values(1024, 1024), values(4, 1024, 1024)
+ids = several(values(50000, 512), lambda d: torch.arange(8 * 512).mul(7919).remainder(50000).view(8, 512).to(d))
+heads = several(*[values(4, 8, 512, 64)] * 3)
+
+# Each family of operators on inputs of a million elements and more: how the program itself compares.
+# name: (makes the arguments on a device, the call, calls in a round)
+FAMILIES = {
+    "big unary": (M4, lambda x: x.exp(), 3),
+    "big special": (M1, torch.special.digamma, 2),
+    "big binary": (M4, lambda x: x * x, 3),
+    "big broadcast": (M4, lambda x: x + x[0, 0], 3),
+    "big compare": (M4, lambda x: x > 0, 3),
+    "big activation": (M4, F.silu, 3),
+    "big cast": (M4, lambda x: x.to(torch.bfloat16), 3),
+    "big sum": (M4, lambda x: x.sum(), 3),
+    "big sum of columns": (M4, lambda x: x.sum(1), 3),
+    "big argmax": (M4, lambda x: x.argmax(-1), 3),
+    "big var": (M4, lambda x: x.var(-1), 3),
+    "big logsumexp": (M4, lambda x: x.logsumexp(-1), 3),
+    "big median": (M1, lambda x: x.median(-1)[0], 2),
+    "big softmax": (M4, lambda x: x.softmax(-1), 3),
+    "big cumsum": (M4, lambda x: x.view(-1).cumsum(0), 2),
+    "big cumsum of rows": (M4, lambda x: x.cumsum(-1), 2),
+    "big cummax": (M1, lambda x: x.cummax(0)[0], 2),
+    "big sort": (M1, lambda x: x.view(-1).sort()[0], 1),
+    "big sort of rows": (M1, lambda x: x.sort(-1)[0], 1),
+    "big topk": (M1, lambda x: x.topk(16, -1)[0], 2),
+    "big layer_norm": (values(4096, 1024), lambda x: F.layer_norm(x, (1024,)), 3),
+    "big layer_norm backward": (*backward(values(4096, 1024), lambda x: F.layer_norm(x, (1024,)).square()), 2),
+    "big batch_norm": (values(8, 64, 56, 56), lambda x: F.batch_norm(x, None, None, training=True), 3),
+    "big group_norm": (values(8, 64, 56, 56), lambda x: F.group_norm(x, 8), 3),
+    "big matmul": (M1, lambda x: x @ x, 2),
+    "big matmul transposed": (M1, lambda x: x.t() @ x.t(), 2),
+    "big bmm": (M4, lambda x: x @ x.mT, 1),
+    "big linear backward": (*backward(several(values(2048, 1024), values(1024, 1024)), lambda x, w: F.linear(x, w)), 1),
+    "big conv2d": (several(values(8, 64, 56, 56), values(64, 64, 3, 3)), lambda a: F.conv2d(*a, padding=1), 2),
+    "big conv2d of channels": (
+        several(values(8, 64, 56, 56), values(64, 1, 3, 3)),
+        lambda a: F.conv2d(*a, padding=1, groups=64),
+        2,
+    ),
+    "big conv1d": (several(values(16, 64, 2048), values(64, 64, 5)), lambda a: F.conv1d(*a, padding=2), 2),
+    "big conv_transpose2d": (several(values(8, 64, 28, 28), values(64, 64, 2, 2)), lambda a: F.conv_transpose2d(*a, stride=2), 2),
+    "ResNet block": (resnet_block, lambda a: resnet_call(*a), 1),
+    "ResNet block backward": (*backward(resnet_block, resnet_call), 1),
+    "big max_pool2d": (values(8, 64, 56, 56), lambda x: F.max_pool2d(x, 3, 2, 1), 2),
+    "big avg_pool2d backward": (*backward(values(8, 64, 56, 56), lambda x: F.avg_pool2d(x, 2)), 2),
+    "big interpolate": (values(8, 16, 64, 64), lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), 2),
+    "big grid_sample": (
+        several(values(4, 16, 128, 128), lambda d: values(4, 128, 128, 2)(d) * 2),
+        lambda a: F.grid_sample(*a, align_corners=False),
+        2,
+    ),
+    "big pad": (M4, lambda x: F.pad(x, (1, 1, 1, 1), "reflect"), 3),
+    "big transpose": (M4, lambda x: x.mT.contiguous(), 3),
+    "big cat": (M4, lambda x: torch.cat([x, x], -1), 2),
+    "big roll": (M4, lambda x: x.roll(5, -1), 3),
+    "big index": (several(M4, lambda d: torch.arange(1024).flip(0).to(d)), lambda a: a[0][:, a[1]], 2),
+    "big gather": (
+        several(M1, lambda d: torch.arange(1 << 20).mul(7919).remainder(1024).view(1024, 1024).to(d)),
+        lambda a: a[0].gather(1, a[1]),
+        2,
+    ),
+    "big scatter_add": (
+        several(M1, lambda d: torch.arange(1 << 20).mul(7919).remainder(1024).view(1024, 1024).to(d)),
+        lambda a: a[0].scatter_add(1, a[1], a[0]),
+        1,
+    ),
+    "big index_put": (several(M4, lambda d: torch.arange(1024).flip(0).to(d)), lambda a: a[0].index_put((None, a[1]), a[0]), 1),
+    "big masked write": (M4, lambda x: x.clone().masked_fill_(x > 0, 1), 3),
+    "big embedding": (ids, lambda a: F.embedding(a[1], a[0]), 2),
+    "big embedding backward": (*backward(ids, lambda w, i: F.embedding(i, w)), 1),
+    "big cross_entropy": (several(values(2048, 4096), lambda d: torch.arange(2048).to(d)), lambda a: F.cross_entropy(*a), 2),
+    "big attention": (heads, lambda a: F.scaled_dot_product_attention(*a), 1),
+    "big attention backward": (*backward(heads, lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)), 1),
+    "big fft": (M1, lambda x: torch.fft.rfft(x), 2),
+    "big LSTM": (lstm, lambda a: a[0](a[1])[0], 1),
+    "big cholesky": (spd(64, 128), torch.linalg.cholesky, 1),
+    "big solve": (spd(64, 128), lambda a: torch.linalg.solve(a, a[..., :1]), 1),
+    "big randn": (lambda d: d, lambda d: torch.randn(4, 1024, 1024, device=d), 2),
+    "big dropout": (M4, lambda x: F.dropout(x, 0.5), 2),
+    "big foreach": (lambda d: [M1(d) for _ in range(4)], lambda xs: torch._foreach_add(xs, xs), 2),
+    "big unique": (lambda d: torch.arange(1 << 20).mul(7919).remainder(1000).to(d), lambda x: x.unique(), 1),
+    "big nonzero": (M1, lambda x: (x > 0).nonzero(), 1),
+}
+
 # name: (makes the arguments on a device, the call, calls in a round)
 ROWS = {
     "dispatch add": (small, lambda x: x + x, 200),
@@ -97,6 +242,7 @@ ROWS = {
     "from the host": (lambda d: (large("cpu"), d), lambda a: a[0].to(a[1], copy=True), 5),
     "foreach of 50": (lambda d: [small(d) for _ in range(50)], lambda xs: torch._foreach_mul(xs, 0.99), 5),
     "MLP AdamW step": (step, lambda run: run(), 10),
+    **FAMILIES,
 }
 
 

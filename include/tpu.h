@@ -302,8 +302,8 @@ typedef struct {
   int64_t build_ns;                                     /* building graphs and printing them, for new call keys */
   int64_t disk_hits, disk_misses;                       /* programs looked for in the cache folders */
   int64_t disk_ns;                                      /* reading and loading those that were found */
-  int64_t deferred, fused;                              /* calls that waited; those that ran in one program with others */
-  int64_t flushes[7];                                   /* by reason: read, sync, event, mode, ops, bytes, repeat */
+  int64_t deferred, fused; /* calls that waited; those that ran in one program with others */
+  int64_t flushes[7];      /* by reason: read, sync, event, mode, ops, bytes, repeat */
 } tpu_stats;
 TPU_API void tpu_get_stats(tpu_stats *out);
 

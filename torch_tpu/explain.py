@@ -1,9 +1,9 @@
 """torch.tpu.explain(): what the device did for a block of code, as text and as a picture.
 
-    with torch.tpu.explain() as e:
-        step()
-    e.programs, e.compiles, e.reads          # lists of Event
-    e.save("step.html")                      # a timeline, to open in a browser
+with torch.tpu.explain() as e:
+    step()
+e.programs, e.compiles, e.reads          # lists of Event
+e.save("step.html")                      # a timeline, to open in a browser
 """
 
 import collections
@@ -136,7 +136,14 @@ class Explain:
 
     def to_html(self):
         rows = {"compile": 0, "load": 0, "run": 1, "read": 2, "flush": 3, "fallback": 3}
-        colours = {"compile": "#d62728", "load": "#ff9896", "run": "#1f77b4", "read": "#ff7f0e", "flush": "#7f7f7f", "fallback": "#9467bd"}
+        colours = {
+            "compile": "#d62728",
+            "load": "#ff9896",
+            "run": "#1f77b4",
+            "read": "#ff7f0e",
+            "flush": "#7f7f7f",
+            "fallback": "#9467bd",
+        }
         names = ("compiles", "programs handed over", "host reads", "flushes, fallbacks")
         width, high, left = 1200, 46, 160
         scale = (width - left - 10) / max(self.seconds, 1e-9)

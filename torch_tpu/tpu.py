@@ -447,8 +447,6 @@ class EagerMode(enum.Enum):
     FUSED = 2
 
 
-
-
 class _SetEagerMode:
     """What set_eager_mode returns: the mode is set already; as a context manager it comes back at the end."""
 

@@ -1,5 +1,5 @@
-/* Deferring: in DeferAndFuse mode a call is kept as a step, and a flush makes one program of a run of steps (a segment).
- * Values that nobody holds at the flush are inside of the program and never reach memory.
+/* Deferring: in DeferAndFuse mode a call is kept as a step, and a flush makes one program of a run of steps (a
+ * segment). Values that nobody holds at the flush are inside of the program and never reach memory.
  *
  * A step is a call's entry and where its inputs come from, so no graph is built when a segment is recorded. A segment
  * that ran before is found by its key: the steps' entries, their sources, which values are live, and which inputs may
@@ -91,15 +91,15 @@ static uint64_t context_of(const segment *s) {
 
 /* ---- recording ------------------------------------------------------------------------------------------------- */
 
-#define ROOM(array, cap, n)                                        \
-  (__builtin_expect((n) <= (cap), 1) || ({                         \
-     int want_ = (n) * 2 < 64 ? 64 : (n) * 2;                      \
+#define ROOM(array, cap, n)                                          \
+  (__builtin_expect((n) <= (cap), 1) || ({                           \
+     int want_ = (n) * 2 < 64 ? 64 : (n) * 2;                        \
      void *p_ = mem_realloc(array, (size_t)want_ * sizeof *(array)); \
-     if (p_) {                                                     \
-       array = p_;                                                 \
-       cap = want_;                                                \
-     }                                                             \
-     p_ != NULL;                                                   \
+     if (p_) {                                                       \
+       array = p_;                                                   \
+       cap = want_;                                                  \
+     }                                                               \
+     p_ != NULL;                                                     \
    }))
 
 static bool room_for(segment *s, const call_entry *e) {
@@ -430,7 +430,8 @@ static tpu_err *run_fused(segment *s, int device, call_entry *e, const int *live
   for (int i = 0; i < s->ninputs; i++) bufs[i] = dbuf_retain(s->inputs[i]);
   for (int i = 0; i < nlive; i++) bufs[s->ninputs + i] = dbuf_retain(s->values[live[i]]);
   ex.stats.fused += s->nsteps;
-  for (int i = 0; i < s->ninputs; i++) dbuf_release(s->inputs[i]); /* before it runs: what is held twice is not donated */
+  for (int i = 0; i < s->ninputs; i++)
+    dbuf_release(s->inputs[i]); /* before it runs: what is held twice is not donated */
   s->ninputs = 0;
   run_now(e, device, bufs);
   mem_free(bufs);
@@ -442,7 +443,8 @@ static tpu_err *flush(segment *s, int device, int *live, bool *sole) {
   for (int i = 0; i < s->nvalues; i++)
     if (atomic_load(&s->values[i]->refs) > 1) live[nlive++] = i;
   if (!nlive) return NULL;
-  for (int i = 0; i < s->ninputs; i++) sole[i] = s->is_value[i] && !s->inputs[i]->bound; /* not by refs: the queue may have one yet */
+  for (int i = 0; i < s->ninputs; i++)
+    sole[i] = s->is_value[i] && !s->inputs[i]->bound; /* not by refs: the queue may have one yet */
   if (s->nsteps == 1) {
     run_steps(s, device);
     return NULL;

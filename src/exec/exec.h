@@ -164,7 +164,7 @@ typedef struct {
   tpu_memory_stats memory[EX_MAX_DEVICES];
   tpu_stats stats; /* what is counted where programs are made is under program_lock */
   table keys, numbers;
-  table segments; /* deferred calls that ran as one program */
+  table segments;               /* deferred calls that ran as one program */
   pthread_mutex_t program_lock; /* the last of the locks: the queue's thread takes it, which never takes ex.lock */
   table programs;               /* under program_lock */
 } ex_state;

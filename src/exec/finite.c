@@ -40,9 +40,10 @@ tpu_err *finite_check(dbuf *d, tpu_dtype dtype, int ndim, const int64_t *dims) {
   if (!e) scan(host, n, size, exponent, mantissa, &nans, &infs, &first, level > 1);
   mem_free(host);
   if (e || first < 0) return e;
-  return err_new(TPU_ERR_RUNTIME,
-                 "%s: of %lld elements of its result (%s), %lld are NaN and %lld are infinite; the first is element %lld "
-                 "in memory (torch.tpu.set_debug)",
-                 d->op ? d->op : "?", (long long)(n / (int64_t)parts), tpu_dtype_name(dtype), (long long)nans,
-                 (long long)infs, (long long)(first / (int64_t)parts));
+  return err_new(
+      TPU_ERR_RUNTIME,
+      "%s: of %lld elements of its result (%s), %lld are NaN and %lld are infinite; the first is element %lld "
+      "in memory (torch.tpu.set_debug)",
+      d->op ? d->op : "?", (long long)(n / (int64_t)parts), tpu_dtype_name(dtype), (long long)nans, (long long)infs,
+      (long long)(first / (int64_t)parts));
 }

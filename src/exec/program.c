@@ -135,10 +135,11 @@ static tpu_err *allowed(const char *op_name) {
   int policy = atomic_load(&ex.compile_policy);
   if (policy == 1) log_line(LOG_WARN, "tpu: %s is compiled (torch.tpu.set_compile_policy(\"warn\"))", op_name);
   if (policy < 2) return NULL;
-  return err_new(TPU_ERR_RUNTIME,
-                 "%s: a program would have to be compiled, and torch.tpu.set_compile_policy(\"error\") forbids it: warm "
-                 "up with these shapes and dtypes before, or allow it",
-                 op_name);
+  return err_new(
+      TPU_ERR_RUNTIME,
+      "%s: a program would have to be compiled, and torch.tpu.set_compile_policy(\"error\") forbids it: warm "
+      "up with these shapes and dtypes before, or allow it",
+      op_name);
 }
 
 tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {

@@ -15,7 +15,8 @@ struct trace {
 };
 
 static __thread trace *current;
-static __thread int deferring; /* how deep in recordings that were begun in DeferAndFuse mode, where calls wait anyway */
+static __thread int
+    deferring; /* how deep in recordings that were begun in DeferAndFuse mode, where calls wait anyway */
 
 trace *trace_current(void) { return current; }
 ir_graph *trace_graph(trace *t) { return t->g; }

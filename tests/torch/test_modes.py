@@ -363,7 +363,9 @@ def test_debug_finds_nan():
         assert x.log().isnan().sum().item() == 1
         torch.tpu.set_debug(nan=True)
         try:
-            with pytest.raises(RuntimeError, match=r"aten::log: of 3 elements .* 1 are NaN and 1 are infinite.*test_modes.py:\d+"):
+            with pytest.raises(
+                RuntimeError, match=r"aten::log: of 3 elements .* 1 are NaN and 1 are infinite.*test_modes.py:\d+"
+            ):
                 x.log()
             assert (1 / x).isinf().sum().item() == 1
             torch.tpu.set_debug(inf=True)
@@ -376,7 +378,9 @@ def test_debug_finds_nan():
 def test_debug_errors_name_the_call():
     x = sample(torch.float32, 3, 4).to(DEVICE)
     with mode("DEBUG"):
-        with pytest.raises(RuntimeError, match=r"must match.*aten::add.Tensor\(Float\[3, 4\], Float\[5\], 1\), called at .*test_modes.py:\d+"):
+        with pytest.raises(
+            RuntimeError, match=r"must match.*aten::add.Tensor\(Float\[3, 4\], Float\[5\], 1\), called at .*test_modes.py:\d+"
+        ):
             x + torch.ones(5, device=DEVICE)
         with pytest.raises(IndexError, match=r"(?s)out of .*called at .*test_modes.py:\d+"):
             x[torch.tensor([7], device=DEVICE)]

@@ -1,0 +1,192 @@
+"""How much of PyTorch's own operator database works, as docs/conformance.md and tests/opinfo/baseline.json.
+
+    python tests/opinfo/conformance.py run [--only NAME]    runs tests/opinfo/coverage.py (hours on two cores without a warm cache) and
+                                                            keeps what it found in baseline.json
+    python tests/opinfo/conformance.py docs                 writes docs/conformance.md from baseline.json and upstream.json
+    python tests/opinfo/conformance.py sample               one sample an operator and dtype, against baseline.json: exit 1 when an
+                                                            operator that passed no longer does
+
+baseline.json holds, for each entry of the database, its verdict, its first failure and which ATen operators fell back to the CPU.
+reasons.py says why an entry fails or falls back; an entry without a reason is an error of `docs`.
+"""
+
+import argparse
+import collections
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+BASELINE = HERE / "baseline.json"
+DEFAULT = "float32,bfloat16,int64,bool"
+
+# name: (arguments of coverage.py, what it is)
+RUNS = {
+    "ops": (["--suite", "ops", "--grad", "--variants", "all"], f"OpInfo, {DEFAULT}; gradients, in-place, out=, views, errors"),
+    "modules": (["--suite", "modules", "--grad", "--variants", "all"], "torch.nn modules, training and evaluation"),
+    "optim": (["--suite", "optim", "--grad", "--variants", "all"], "torch.optim optimizers"),
+    "foreach": (["--suite", "foreach", "--grad", "--variants", "all"], "_foreach_* and _fused_* lists"),
+    "float32": (["--dtypes", "float32", "--grad", "--variants"], "OpInfo, float32; gradients, in-place, out="),
+    "float64": (["--dtypes", "float64"], "OpInfo forward, float64"),
+    "complex64": (["--dtypes", "complex64"], "OpInfo forward, complex64"),
+    "float16": (["--dtypes", "float16"], "OpInfo forward, float16"),
+    "int32": (["--dtypes", "int32"], "OpInfo forward, int32"),
+    "int8": (["--dtypes", "int8"], "OpInfo forward, int8"),
+    "uint8": (["--dtypes", "uint8"], "OpInfo forward, uint8"),
+}
+WHOLE = ("ops", "modules", "optim", "foreach")
+
+
+def coverage(arguments):
+    """Runs coverage.py; its JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder) / "out.json"
+        subprocess.run([sys.executable, HERE / "coverage.py", "--device", "tpu", "--json", out, *arguments], check=False)
+        return json.loads(out.read_text())
+
+
+def slim(found):
+    """What baseline.json keeps of a run."""
+    ops = {}
+    for name, op in sorted(found["ops"].items()):
+        kept = {"status": op["status"]}
+        if op["first_failure"] and op["status"] not in ("pass", "skip"):
+            f = op["first_failure"]
+            kept["failure"] = f"{f['check']}: {f['text'][:200]}"
+        if op["fell_back"]:
+            kept["fell_back"] = op["fell_back_ops"] or ["?"]
+        ops[name] = kept
+    meta = {k: found["meta"][k] for k in ("torch", "dtypes", "max_samples", "seed", "grad", "variants")}
+    return {"meta": meta, "samples": [found["summary"]["samples_passed"], found["summary"]["samples_failed"]], "ops": ops}
+
+
+def load():
+    return json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+
+
+def keep(name, found):
+    all_runs = load()
+    all_runs[name] = slim(found)
+    BASELINE.write_text(json.dumps({k: all_runs[k] for k in RUNS if k in all_runs}, indent=0, sort_keys=False) + "\n")
+
+
+def reason(name, table):
+    return next((text for pattern, text in table if re.fullmatch(pattern, name)), None)
+
+
+def write_docs():
+    import reasons
+
+    runs = load()
+    lines = [
+        "<!-- Written by tests/opinfo/conformance.py. Do not edit. -->",
+        "",
+        "# Conformance",
+        "",
+        "PyTorch's own operator database (OpInfo, modules, optimizers, foreach lists; it ships in the wheel), each sample run on `tpu` and on",
+        "CPU and compared: type, dtype, shape, values, what was written, exceptions. An entry passes when all its samples do, in all dtypes",
+        "and forms. `./dev conformance` measures, and writes this page. On the embedded XLA CPU plugin, Strict mode, 10 samples an operator and dtype.",
+        "",
+        "| what | passed | of | without falling back to the CPU | samples passed |",
+        "|---|---|---|---|---|",
+    ]
+    missing = []
+
+    def row(title, ops, samples):
+        judged = {k: o for k, o in ops.items() if o["status"] != "skip"}
+        passed = [k for k, o in judged.items() if o["status"] == "pass"]
+        alone = [k for k in passed if "fell_back" not in judged[k]]
+        lines.append(f"| {title} | {len(passed)} | {len(judged)} | {len(alone)} | {samples[0]} of {sum(samples)} |")
+
+    whole = {k: o for name in WHOLE if name in runs for k, o in runs[name]["ops"].items()}
+    sums = [sum(runs[n]["samples"][i] for n in WHOLE if n in runs) for i in (0, 1)]
+    row("all of it, " + DEFAULT, whole, sums)
+    for name, run in runs.items():
+        row(RUNS[name][1], run["ops"], run["samples"])
+    lines += ["", "## What does not pass", "", "| entry | found in | first failure | why |", "|---|---|---|---|"]
+    failed = collections.defaultdict(list)
+    for name, run in runs.items():
+        for k, o in run["ops"].items():
+            if o["status"] not in ("pass", "skip"):
+                failed[k].append((name, o))
+    for k, found in sorted(failed.items()):
+        why = reason(k, reasons.FAILURES)
+        if why is None:
+            missing.append(k)
+        text = (found[0][1].get("failure") or found[0][1]["status"]).replace("|", "\\|").replace("\n", " ")[:110]
+        lines.append(f"| {k} | {', '.join(n for n, _ in found)} | {text} | {why} |")
+    lines += ["", "## What falls back to the CPU", "", "| ATen operator | entries | why |", "|---|---|---|"]
+    fell = collections.defaultdict(set)
+    for run in runs.values():
+        for k, o in run["ops"].items():
+            for name in o.get("fell_back", []):
+                fell[name].add(k)
+    for name, entries in sorted(fell.items()):
+        why = reason(name, reasons.FALLBACKS)
+        if why is None:
+            missing.append(name)
+        lines.append(f"| `{name}` | {len(entries)} | {why} |")
+    upstream = HERE / "upstream.json"
+    if upstream.exists():
+        lines += upstream_lines(json.loads(upstream.read_text()))
+    (ROOT / "docs/conformance.md").write_text("\n".join(lines) + "\n")
+    if missing:
+        sys.exit(f"without a reason in tests/opinfo/reasons.py: {' '.join(sorted(set(missing)))}")
+
+
+def upstream_lines(found):
+    lines = [
+        "",
+        "## PyTorch's own test files",
+        "",
+        *found["about"],
+        "",
+        "| file | passed | failed | skipped | of those that apply |",
+        "|---|---|---|---|---|",
+    ]
+    for name, f in found["files"].items():
+        ours = [x for x in f["failures"] if x["ours"]]
+        share = f["passed"] / max(f["passed"] + len(ours), 1)
+        lines.append(f"| {name} | {f['passed']} | {f['failed']} | {f['skipped']} | {share:.1%} |")
+    for title, ours in (
+        ("Failures that are ours", True),
+        ("Failures that are the test's (they fail on CPU too, or are about CUDA or NPU)", False),
+    ):
+        lines += ["", f"### {title}", "", "| file | test | why |", "|---|---|---|"]
+        for name, f in found["files"].items():
+            lines += [f"| {name} | {x['test']} | {x['why']} |" for x in f["failures"] if x["ours"] is ours]
+    return lines
+
+
+def sample():
+    runs = load()
+    ops = {k: o for name in WHOLE if name in runs for k, o in runs[name]["ops"].items()}
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+        json.dump({"ops": ops}, f)
+        f.flush()
+        command = [sys.executable, HERE / "coverage.py", "--device", "tpu", "--max-samples", "1", "--dtypes", "float32,int64"]
+        sys.exit(subprocess.run([*command, "--list", "--baseline", f.name], check=False).returncode)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("what", choices=("run", "docs", "sample"))
+    p.add_argument("--only", action="append", choices=RUNS, help="of `run`: this run; may be repeated")
+    p.add_argument("--from", dest="source", help="of `run`: take coverage.py's JSON instead of running it (with one --only)")
+    a = p.parse_args()
+    if a.what == "run":
+        for name in a.only or RUNS:
+            keep(name, json.loads(pathlib.Path(a.source).read_text()) if a.source else coverage(RUNS[name][0]))
+        write_docs()
+    elif a.what == "docs":
+        write_docs()
+    else:
+        sample()
+
+
+if __name__ == "__main__":
+    main()
