@@ -175,7 +175,7 @@ def test_a_training_step_is_few_programs():
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
     x = torch.randn(8, 32).to(DEVICE)
     with mode("FUSED"):
-        for k in range(12):
+        for _ in range(12):
             before = torch.tpu.cache_stats()
             optimizer.zero_grad()
             loss = net(x).square().mean()
