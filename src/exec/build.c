@@ -324,6 +324,15 @@ static void new_tensor(builder *b, call_entry *e, int ret, int elem, val v) {
     dense *= sizes[i] > 1 ? sizes[i] : 1;
   }
   if (m) memcpy(strides, m->strides, n);
+  if (b->ctx.channels_last && (v->ndim == 4 || v->ndim == 5)) {
+    int64_t step = strides[1] = sizes[1] > 0 ? 1 : 0;
+    step *= sizes[1];
+    for (int i = v->ndim - 1; i >= 0; i--) {
+      if (i == 1) continue;
+      strides[i] = step;
+      step *= sizes[i];
+    }
+  }
   o->sizes = sizes;
   o->strides = strides;
   o->base_dtype = o->dtype;

@@ -126,6 +126,7 @@ static bool empty(val x) { return ir_numel(x) == 0; }
 static void convolution(op_ctx *c) {
   val x = T(0), w = T(1);
   geometry q;
+  op_keep_channels_last(c, 0, 1);
   if (!read_geometry(c, x, w, 3, &q)) return;
   if (q.transposed && ir_is_int((tpu_dtype)x->dtype) && x->dtype != TPU_I64) {
     p_no_kernel(c, q.n == 3 ? "slow_conv_transpose3d_out_cpu" : "slow_conv_transpose2d_out_cpu", x);
@@ -172,6 +173,7 @@ static void convolution_backward(op_ctx *c, int at) {
   geometry q;
   int nmask;
   const int64_t *mask = op_ints(c, at + 6, &nmask);
+  op_keep_channels_last(c, 1, 2);
   if (!read_geometry(c, x, w, at, &q) || nmask != 3) return;
   tpu_dtype m = t_opmath((tpu_dtype)x->dtype);
   bool none = empty(gy) || empty(x) || empty(w);

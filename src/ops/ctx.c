@@ -330,3 +330,25 @@ void op_ret_list(op_ctx *c, int ret, int elem, val v) { result(c, ret, elem, fal
 void op_write(op_ctx *c, int i, int elem, val v) { result(c, i, elem, true, v); }
 
 const tpu_meta *op_meta(op_ctx *c, int ret) { return ret >= 0 && ret < c->nmetas ? &c->metas[ret] : NULL; }
+
+/* c10::is_channels_last_strides_2d and _3d: sizes of one are ambiguous, and count as PyTorch counts them. */
+static bool channels_last(const tpu_tensor *t) {
+  if (t->ndim != 4 && t->ndim != 5) return false;
+  static const int order4[] = {1, 3, 2, 0}, order5[] = {1, 4, 3, 2, 0};
+  const int *order = t->ndim == 4 ? order4 : order5;
+  int64_t least = 0;
+  if (t->strides[1] == 0) return false;
+  for (int i = 0; i < t->ndim; i++) {
+    int d = order[i];
+    if (t->sizes[d] == 0 || t->strides[d] < least || (d == 0 && least == t->strides[1])) return false;
+    least = t->strides[d] * (t->sizes[d] > 1 ? t->sizes[d] : 1);
+  }
+  return true;
+}
+
+void op_keep_channels_last(op_ctx *c, int a, int b) {
+  const int args[] = {a, b};
+  for (int i = 0; i < 2; i++)
+    if (args[i] < c->nargs && c->args[args[i]].tag == TPU_TENSOR && channels_last(c->args[args[i]].u.tensor))
+      c->channels_last = true;
+}

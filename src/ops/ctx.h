@@ -41,6 +41,7 @@ struct op_ctx {
   void *owner; /* the executor's */
   op_number_use *numbers;
   op_result *results, **results_end;
+  bool channels_last; /* op_keep_channels_last found one */
 };
 
 void op_ctx_init(op_ctx *c, ir_graph *g, const char *name, const tpu_value *args, int nargs, const op_env *env,

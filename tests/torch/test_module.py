@@ -305,3 +305,37 @@ def test_normalisation_in_low_precision():
         lambda t: F.rms_norm(t, (6,)),
     ):
         close(f(x.to(DEVICE)), f(x), 2e-2, 2e-2)
+
+
+CHANNELS_LAST = {
+    "conv2d": lambda x: F.conv2d(x, torch.ones(6, 4, 3, 3, device=x.device), padding=1),
+    "conv2d, its weight alone": lambda x: F.conv2d(
+        x.contiguous(), torch.ones(6, 4, 3, 3, device=x.device).to(memory_format=torch.channels_last)
+    ),
+    "conv_transpose2d": lambda x: F.conv_transpose2d(x, torch.ones(4, 6, 3, 3, device=x.device)),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "group_norm": lambda x: F.group_norm(x, 2),
+    "relu": F.relu,
+    "add": lambda x: x + x,
+    "broadcast": lambda x: x + x[0, :, :1, :1],
+    "number": lambda x: x * 2,
+    "max_pool2d": lambda x: F.max_pool2d(x, 2),
+    "avg_pool2d": lambda x: F.avg_pool2d(x, 2),
+    "adaptive_avg_pool2d": lambda x: F.adaptive_avg_pool2d(x, 2),
+    "interpolate": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False),
+    "pad": lambda x: F.pad(x, (1, 1, 1, 1)),
+    "cat": lambda x: torch.cat([x, x], 1),
+    "clone": lambda x: x.clone(),
+    "zeros_like": torch.zeros_like,
+    "to": lambda x: x.to(torch.bfloat16),
+    "where": lambda x: torch.where(x > 0, x, x),
+}
+
+
+@pytest.mark.parametrize("name", CHANNELS_LAST)
+def test_channels_last_in_channels_last_out(name):
+    x = sample(torch.float32, 2, 4, 8, 8).to(memory_format=torch.channels_last)
+    want, got = CHANNELS_LAST[name](x), CHANNELS_LAST[name](x.to(DEVICE))
+    assert got.stride() == want.stride() and got.is_contiguous(memory_format=torch.channels_last)
+    close(got, want, 1e-4, 1e-4)
+    assert CHANNELS_LAST[name](x.contiguous().to(DEVICE)).is_contiguous() or "weight" in name
