@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
-from tpu_testing import DEVICE, IS_CPU, KIND, check, close, same
+from tpu_testing import DEVICE, IS_CPU, KIND, check, close, same, sample
 
 F = torch.nn.functional
 
