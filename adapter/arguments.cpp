@@ -1,4 +1,5 @@
 // arguments.cpp - arguments that PyTorch's CPU kernels convert and its meta kernels refuse.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/result_type.h>
 
 #include "adapter/kernel.h"
@@ -50,6 +51,151 @@ void spaced(const char *name, const c10::IValue *a, int dtype) {
 void linspace(c10::IValue *a) { spaced("torch.linspace", a, 3); }
 void logspace(c10::IValue *a) { spaced("torch.logspace", a, 4); }
 
+// ---- errors whose text PyTorch's CPU kernels and Python meta kernels word differently: the CPU's is what users know
+// ----
+
+void complex(c10::IValue *a) {
+  const at::Tensor &re = a[0].toTensor(), &im = a[1].toTensor();
+  const auto real = [](const at::Tensor &t) {
+    return t.scalar_type() == c10::kHalf || t.scalar_type() == c10::kFloat || t.scalar_type() == c10::kDouble;
+  };
+  TORCH_CHECK(real(re) && real(im), "Expected both inputs to be Half, Float or Double tensors but got ",
+              re.scalar_type(), " and ", im.scalar_type());
+  TORCH_CHECK(re.scalar_type() == im.scalar_type(), "Expected object of scalar type ", re.scalar_type(),
+              " but got scalar type ", im.scalar_type(), " for second argument");
+}
+
+// masked_fill(self, mask, value)
+void masked_fill(c10::IValue *a) {
+  const c10::Scalar v = a[2].toScalar();
+  const auto type = a[0].toTensor().scalar_type();
+  TORCH_CHECK(!v.isComplex() || c10::isComplexType(type) || v.toComplexDouble().imag() == 0,
+              "value cannot be converted to type ", at::typeMetaToScalarType(a[0].toTensor().dtype()),
+              " without overflow");
+}
+
+void masked_scatter(c10::IValue *a) {
+  TORCH_CHECK(a[1].toTensor().scalar_type() == c10::kBool,
+              "masked_scatter_ only supports boolean masks, but got mask with dtype ", a[1].toTensor().scalar_type());
+}
+
+void masked_fill_tensor(c10::IValue *a) {
+  const at::Tensor &v = a[2].toTensor();
+  if (!v.is_complex() || a[0].toTensor().is_complex()) return;
+  // on the device it is not looked at: a complex value for a real tensor is a mistake in any case
+  TORCH_CHECK(v.is_cpu() && v.numel() == 1 && v.item().toComplexDouble().imag() == 0,
+              "value cannot be converted to type ", a[0].toTensor().scalar_type(), " without overflow");
+}
+
+void complex_out(c10::IValue *a) {
+  complex(a);
+  const auto wanted = c10::toComplexType(a[0].toTensor().scalar_type());
+  TORCH_CHECK(a[2].toTensor().scalar_type() == wanted, "Expected object of scalar type ", wanted,
+              " but got scalar type ", a[2].toTensor().scalar_type(), " for argument 'out'");
+}
+
+// narrow_copy(self, dim, start, length)
+void narrow_copy(c10::IValue *a) {
+  const at::Tensor &x = a[0].toTensor();
+  TORCH_CHECK(x.dim() > 0, "narrow() cannot be applied to a 0-dim tensor.");
+  const int64_t dim = a[1].toInt(), length = a[3].toSymInt().guard_int(__FILE__, __LINE__);
+  TORCH_CHECK(dim < x.dim(), "Expected dim < static_cast<int64_t>(self_sizes.size()) to be true, but got false.");
+  TORCH_CHECK(length >= 0 || dim < -x.dim(), "start (", a[2].toSymInt().guard_int(__FILE__, __LINE__), ") + length (",
+              length, ") exceeds dimension size (", x.size(dim), ").");
+}
+
+// convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+void convolution(c10::IValue *a) {
+  const auto all = [&](int i, int64_t least) {
+    for (const int64_t v : a[i].toDimVector())
+      if (v < least) return false;
+    return true;
+  };
+  TORCH_CHECK(all(4, 0), "negative padding is not supported");
+  TORCH_CHECK(all(7, 0), "negative output_padding is not supported");
+  TORCH_CHECK(all(3, 1), "non-positive stride is not supported");
+  TORCH_CHECK(all(5, 1), "dilation should be greater than zero");
+  const at::Tensor &x = a[0].toTensor(), &w = a[1].toTensor();
+  const bool transposed = a[6].toBool();
+  const int64_t groups = a[8].toInt();
+  TORCH_CHECK(x.dim() > 2 && w.dim() > 2, "weight should have at least three dimensions");
+  TORCH_CHECK(groups > 0, "non-positive groups is not supported");
+  TORCH_CHECK(w.dim() == x.dim(), "Expected ", w.dim(), "-dimensional input for ", w.dim(), "-dimensional weight ",
+              w.sizes(), ", but got ", x.dim(), "-dimensional input of size ", x.sizes(), " instead");
+  TORCH_CHECK(w.size(0) >= groups, "Given groups=", groups, ", expected weight to be at least ", groups,
+              " at dimension 0, but got weight of size ", w.sizes(), " instead");
+  TORCH_CHECK(w.size(0) % groups == 0, "Given groups=", groups, ", expected weight to be divisible by ", groups,
+              " at dimension 0, but got weight of size ", w.sizes(), " instead");
+  const int64_t in = transposed ? w.size(0) : w.size(1) * groups, out = transposed ? w.size(1) * groups : w.size(0);
+  const std::string given = transposed ? "Given transposed=1" : c10::str("Given groups=", groups);
+  TORCH_CHECK(x.size(1) == in, given, ", weight of size ", w.sizes(), ", expected input", x.sizes(), " to have ", in,
+              " channels, but got ", x.size(1), " channels instead");
+  if (!a[2].isTensor() || !a[2].toTensor().defined()) return;
+  const at::Tensor &b = a[2].toTensor();
+  TORCH_CHECK(b.dim() == 1 && b.size(0) == out, transposed ? "Given transposed=1, " : "Given ", "weight of size ",
+              w.sizes(), ", expected bias to be 1-dimensional with ", out, " elements, but got bias of size ",
+              b.sizes(), " instead");
+}
+
+void embedding(c10::IValue *a) { TORCH_CHECK(a[0].toTensor().dim() == 2, "'weight' must be 2-D"); }
+
+void check_margin_input(const at::Tensor &x) {
+  TORCH_CHECK((x.dim() == 2 && x.size(1) != 0) || (x.dim() == 1 && x.size(0) != 0) || x.dim() == 0,
+              "Expected non-empty vector or matrix with optional 0-dim batch size, but got: ", x.sizes());
+}
+
+// multi_margin_loss(self, target, p, margin, weight, ...)
+void multi_margin(c10::IValue *a) {
+  const at::Tensor &x = a[0].toTensor(), &target = a[1].toTensor();
+  check_margin_input(x);
+  const int64_t rows = x.dim() < 2 ? 1 : x.size(0), columns = x.dim() == 0 ? 1 : x.size(-1);
+  TORCH_CHECK(target.dim() <= 1 && target.numel() == rows,
+              "multi_margin_loss: target tensor should be 1-D with size equal to the number of input samples (batch "
+              "size). Expected target size [",
+              rows, "], but got ", target.sizes(), ". Input has shape ", x.sizes(), ".");
+  if (a[4].isTensor() && a[4].toTensor().defined())
+    TORCH_CHECK(a[4].toTensor().dim() <= 1 && a[4].toTensor().numel() == columns, "inconsistent weight size, expected ",
+                columns, " but got ", a[4].toTensor().sizes());
+  TORCH_CHECK(target.scalar_type() == c10::kLong, "expected scalar type Long but found ", target.scalar_type());
+}
+
+// multilabel_margin_loss_forward(self, target, reduction)
+void multilabel_margin(c10::IValue *a) {
+  const at::Tensor &x = a[0].toTensor(), &target = a[1].toTensor();
+  check_margin_input(x);
+  const bool fits = x.dim() < 2 ? target.dim() <= 1 && target.numel() == x.numel() : target.sizes() == x.sizes();
+  TORCH_CHECK(fits, "inconsistent target size: ", target.sizes(), " for input of size: ", x.sizes());
+}
+
+// ormqr(self, tau, other, left, transpose)
+void ormqr(c10::IValue *a) {
+  const at::Tensor &x = a[0].toTensor(), &tau = a[1].toTensor(), &other = a[2].toTensor();
+  if (x.dim() < 2 || other.dim() < 2 || tau.dim() < 1) return;  // the meta kernel says so
+  const bool left = a[3].toBool();
+  TORCH_CHECK(tau.size(-1) == std::min(other.size(left ? -2 : -1), x.size(-1)),
+              "torch.ormqr: tau.shape[-1] must be equal to min(other.shape[", left ? "-2" : "-1",
+              "], input.shape[-1])");
+}
+
+void multinomial(c10::IValue *a) {
+  const int64_t n = a[0].toTensor().dim();
+  TORCH_CHECK(n == 1 || n == 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(a[1].toSymInt().guard_int(__FILE__, __LINE__) > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(a[0].toTensor().size(-1) <= (1 << 24), "number of categories cannot exceed 2^24");
+}
+void multinomial_out(c10::IValue *a) {
+  multinomial(a);
+  TORCH_CHECK(a[4].toTensor().scalar_type() == c10::kLong,
+              "multinomial expects Long tensor out, got: ", a[4].toTensor().scalar_type());
+}
+
+// take(self, index, out) and kthvalue(self, k, dim, keepdim, values, indices): not into what they read.
+void apart(const c10::IValue &out, const c10::IValue &in) {
+  if (out.isTensor() && out.toTensor().is_privateuseone()) at::assert_no_overlap(out.toTensor(), in.toTensor());
+}
+void take_out(c10::IValue *a) { apart(a[2], a[0]), apart(a[2], a[1]); }
+void kthvalue_out(c10::IValue *a) { apart(a[4], a[0]), apart(a[5], a[0]); }
+
 }  // namespace
 
 const ArgumentHooks &argument_hooks() {
@@ -69,7 +215,30 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::linspace.Scalar_Tensor", linspace},
                                       {"aten::logspace.Tensor_Tensor", logspace},
                                       {"aten::logspace.Tensor_Scalar", logspace},
-                                      {"aten::logspace.Scalar_Tensor", logspace}};
+                                      {"aten::logspace.Scalar_Tensor", logspace},
+                                      {"aten::complex", complex},
+                                      {"aten::complex.out", complex_out},
+                                      {"aten::masked_fill.Scalar", masked_fill},
+                                      {"aten::masked_fill_.Scalar", masked_fill},
+                                      {"aten::masked_fill.Tensor", masked_fill_tensor},
+                                      {"aten::masked_fill_.Tensor", masked_fill_tensor},
+                                      {"aten::masked_scatter", masked_scatter},
+                                      {"aten::masked_scatter_", masked_scatter},
+                                      {"aten::narrow_copy", narrow_copy},
+                                      {"aten::narrow_copy.out", narrow_copy},
+                                      {"aten::convolution", convolution},
+                                      {"aten::convolution_overrideable", convolution},
+                                      {"aten::embedding", embedding},
+                                      {"aten::multi_margin_loss", multi_margin},
+                                      {"aten::multi_margin_loss.out", multi_margin},
+                                      {"aten::multilabel_margin_loss_forward", multilabel_margin},
+                                      {"aten::multilabel_margin_loss_forward.output", multilabel_margin},
+                                      {"aten::ormqr", ormqr},
+                                      {"aten::ormqr.out", ormqr},
+                                      {"aten::multinomial", multinomial},
+                                      {"aten::multinomial.out", multinomial_out},
+                                      {"aten::take.out", take_out},
+                                      {"aten::kthvalue.values", kthvalue_out}};
   return hooks;
 }
 

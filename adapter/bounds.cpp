@@ -1,5 +1,6 @@
-// bounds.cpp - Debug mode: every index in a tensor is read on the host and held against its dimension before the
-// operator runs. A wrong one is the error that PyTorch's CPU device raises, with the value, the bound and the operands.
+// bounds.cpp - every index in a tensor is held against its dimension before the operator runs. In Debug mode it is read
+// for that; in the other modes only a tensor is looked at that came from the host as it is, whose range is known. A
+// wrong index is the error that PyTorch's CPU device raises, with the value, the bound and the operands.
 #include <ATen/ops/masked_select.h>
 
 #include "adapter/kernel.h"
@@ -60,6 +61,15 @@ std::string described(const char *name, const Tensor &t) {
 void hold(const Kernel &k, const Tensor &index, const Tensor &data, int64_t dim, int64_t size, bool negative,
           bool index_error, std::optional<int64_t> ignored) {
   if (!index.numel()) return;
+  if (index.is_privateuseone() && tpu_get_eager_mode() != TPU_DEBUG) {
+    int64_t least = 0, most = 0;
+    const tpu_store *s = store_of(index.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+    if (!s || static_cast<size_t>(index.numel()) * index.itemsize() != tpu_store_nbytes(s) ||
+        !tpu_store_range(s, &least, &most))
+      return;
+    const bool low = least < (negative ? -size : 0) && !(ignored && least == *ignored);
+    if (!low && most < size) return;  // a value below the ignored one would be missed: reading costs too much
+  }
   const Tensor host = index.detach().cpu().to(c10::kLong).contiguous();
   const int64_t *v = host.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < host.numel(); i++) {

@@ -224,7 +224,12 @@ void Kernel::call(torch::jit::Stack *stack) {
   if (C10_UNLIKELY(index) && prepare_index(*this, stack, base)) return;
   c10::IValue *in = stack->data() + base;
   if (C10_UNLIKELY(before != nullptr)) before(in);
-  if (C10_UNLIKELY(bound != nullptr) && tpu_get_eager_mode() == TPU_DEBUG) bound->check(*this, in);
+  std::exception_ptr out_of_range;
+  if (C10_UNLIKELY(bound != nullptr)) {
+    try {
+      bound->check(*this, in);
+    } catch (const c10::Error &) { out_of_range = std::current_exception(); }
+  }
 
   size_t ntensors = nargs, nints = 0, nvals = 0;
   if (C10_UNLIKELY(has_lists)) {
@@ -377,6 +382,10 @@ void Kernel::call(torch::jit::Stack *stack) {
   for (int16_t r : returns)
     if (r == -2) f.lists.emplace_back();
   tpu_call &c = f.call;
+  if (C10_UNLIKELY(out_of_range != nullptr)) {
+    check_with_meta(f);  // sizes that do not fit are the first thing to say
+    std::rethrow_exception(out_of_range);
+  }
   c.op = op;
   c.args = values.data;
   c.nargs = static_cast<int>(nargs);

@@ -135,6 +135,8 @@ TPU_API tpu_store *tpu_store_retain(tpu_store *s);
 TPU_API void tpu_store_release(tpu_store *s);
 /* The address that stands for the storage: from a reserved range, never readable; NULL for 0 bytes. */
 TPU_API void *tpu_store_address(const tpu_store *s);
+/* True when all of its value are integers that the host gave, with their least and greatest. */
+TPU_API bool tpu_store_range(const tpu_store *s, int64_t *least, int64_t *most);
 TPU_API size_t tpu_store_nbytes(const tpu_store *s);
 TPU_API int tpu_store_device(const tpu_store *s);
 /* The store keeps its first min(old, new) bytes; its address changes. */

@@ -63,11 +63,30 @@ static bool dense(const tpu_tensor *t) {
   return true;
 }
 
+/* The range of integers that pass by here: an index out of range can then be an error at once, with nothing read back.
+ * Only where looking is cheap beside the copy. */
+static void note_range(dbuf *d, const void *host, tpu_dtype dtype, int ndim, const int64_t *dims) {
+  enum { MOST = 1 << 16 };
+  int64_t n = 1;
+  for (int i = 0; i < ndim; i++) n *= dims[i];
+  if ((dtype != TPU_I64 && dtype != TPU_I32) || n == 0 || n > MOST) return;
+  int64_t least = INT64_MAX, most = INT64_MIN;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t v = dtype == TPU_I64 ? ((const int64_t *)host)[i] : ((const int32_t *)host)[i];
+    if (v < least) least = v;
+    if (v > most) most = v;
+  }
+  d->has_range = true;
+  d->least = least;
+  d->most = most;
+}
+
 static tpu_err *upload(tpu_store *s, const void *host, tpu_dtype dtype, int ndim, const int64_t *dims) {
   pjrt_buffer *b;
   TPU_TRY(pjrt_buffer_from_host(ex.client, s->device, host, dtype_pjrt(dtype), dims, ndim, &b));
   dbuf *d;
   TPU_TRY(dbuf_new(b, s->device, NULL, &d));
+  note_range(d, host, dtype, ndim, dims);
   ex_lock();
   tpu_err *e = store_set_locked(s, d, dtype, ndim, dims);
   ex_unlock();

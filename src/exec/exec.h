@@ -30,6 +30,8 @@ typedef struct {
   atomic_int state; /* DBUF_* */
   int device;
   bool reported;  /* its error was given to the user already */
+  bool has_range; /* integers that came from the host: all are in [least, most] */
+  int64_t least, most;
   uint64_t seq;   /* in order of creation */
   const char *op; /* the operator that makes it, process-lived; NULL: a copy from the host */
   struct trace

@@ -12,7 +12,7 @@ tpu_err *dbuf_pending(int device, const char *op, dbuf **out) {
   atomic_init(&d->refs, 1);
   atomic_init(&d->state, DBUF_PENDING);
   d->device = device;
-  d->reported = false;
+  d->reported = d->has_range = false;
   d->op = op;
   static _Atomic uint64_t made;
   d->seq = atomic_fetch_add_explicit(&made, 1, memory_order_relaxed);
@@ -161,6 +161,18 @@ void tpu_store_release(tpu_store *s) {
   dbuf_release(d);
   if (s->dims != s->inline_dims) mem_free(s->dims);
   mem_free(s);
+}
+
+bool tpu_store_range(const tpu_store *s, int64_t *least, int64_t *most) {
+  ex_lock();
+  const dbuf *d = s->buf;
+  bool known = d && d->has_range;
+  if (known) {
+    *least = d->least;
+    *most = d->most;
+  }
+  ex_unlock();
+  return known;
 }
 
 void *tpu_store_address(const tpu_store *s) { return s->address; }

@@ -58,8 +58,8 @@ OP(range_step, "aten::range.step") { range(c, 0, 1, 2); }
 static val points(op_ctx *c, tpu_dtype d, tpu_dtype result, int64_t n) {
   val start = op_any(c, 0), end = op_any(c, 1);
   if (!ir_is_float(result) && !ir_is_complex(result)) {
-    start = t_cast(c, start, result);
-    end = t_cast(c, end, result);
+    start = ir_convert(G, t_cast(c, start, result), d); /* t_cast would ask for the number anew, in d */
+    end = ir_convert(G, t_cast(c, end, result), d);
   }
   start = t_cast(c, start, d);
   end = t_cast(c, end, d);

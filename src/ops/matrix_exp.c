@@ -44,7 +44,10 @@ static val taylor(op_ctx *c, val a) {
 OP(linalg_matrix_exp, "aten::linalg_matrix_exp") {
   val a = T(0), s;
   if (!mat_check(c, a)) return;
-  a = t_cast(c, a, t_opmath((tpu_dtype)a->dtype));
+  /* squaring loses digits where terms cancel; doubles are cheap where they are the hardware's own */
+  tpu_dtype d = (tpu_dtype)a->dtype;
+  if (ir_is_cpu(G) && ir_is_float(d)) d = TPU_F64;
+  a = t_cast(c, a, t_opmath(d));
   if (ir_numel(a) == 0 || mat_rows(a) == 1) {
     RET(P_UN(EXP, a));
     return;

@@ -88,8 +88,8 @@ void op_write(op_ctx *c, int arg, int elem, val v);
 /* dtype and sizes of result `ret` as PyTorch's meta kernel gives them; NULL when unknown. For factories and whatever
  * would otherwise compute shapes again. */
 const tpu_meta *op_meta(op_ctx *c, int ret);
-/* PyTorch's shape function does not say it: the results of rank 4 and 5 are channels_last in memory when tensor argument
- * a or b is, as on CUDA. */
+/* PyTorch's shape function does not say it: the results of rank 4 and 5 are channels_last in memory when tensor
+ * argument a or b is, as on CUDA. */
 void op_keep_channels_last(op_ctx *c, int a, int b);
 #define RET(v) op_ret(c, 0, v)
 #define RETN(i, v) op_ret(c, i, v)

@@ -584,15 +584,23 @@ OP(max_unpool3d, "aten::max_unpool3d") { max_unpool(c, 3); }
 /* ---- fractional: windows of one size at places that a random number of each plane decides --------------------------
  */
 
+/* Computed in float32, but each result rounded to `as`. */
+static val rounded(op_ctx *c, val v, tpu_dtype as) {
+  if (as == TPU_BF16) return ir_reduce_precision(G, v, 8, 7);
+  return as == TPU_F16 ? ir_reduce_precision(G, v, 5, 10) : v;
+}
+
 /* int32 [planes, out]: floor((i + u) * a) - floor(u * a), a = (in - k) / (out - 1); the last one ends with the input.
- */
-static val fractional_starts(op_ctx *c, val u, int64_t in, int64_t k, int64_t out) {
+ * PyTorch computes in the samples' dtype `as`, and a place is not to move by one. */
+static val fractional_starts(op_ctx *c, val u, tpu_dtype as, int64_t in, int64_t k, int64_t out) {
   const int64_t planes_out[2] = {u->dims[0], out};
   tpu_dtype d = (tpu_dtype)u->dtype;
   val last = ir_const_i(G, TPU_I32, in - k, 2, planes_out);
   if (out < 2 || ir_failed(G)) return last;
-  val i = ir_iota(G, TPU_I32, 2, planes_out, 1), a = t_scalar(c, d, (double)(in - k) / (double)(out - 1));
-  val from = t_mul(c, t_add(c, t_cast(c, i, d), u), a), zero = t_mul(c, u, a);
+  val i = ir_iota(G, TPU_I32, 2, planes_out, 1);
+  val a = rounded(c, t_scalar(c, d, (double)(in - k) / (double)(out - 1)), as);
+  val from = rounded(c, t_mul(c, rounded(c, t_add(c, t_cast(c, i, d), u), as), a), as);
+  val zero = rounded(c, t_mul(c, u, a), as);
   val s = t_sub(c, t_cast(c, from, TPU_I32), t_cast(c, zero, TPU_I32));
   return t_where(c, t_cmp(c, IR_EQ, i, ir_const_i(G, TPU_I32, out - 1, 0, NULL)), last, s);
 }
@@ -617,11 +625,14 @@ static void fractional_max(op_ctx *c, int n) {
     return;
   }
   int64_t np = p->dims[0], shape[2 * MAX_SPATIAL + 1];
-  u = t_reshape(c, t_cast(c, u, t_opmath((tpu_dtype)u->dtype)), 2, (const int64_t[]){np, n});
+  tpu_dtype as = (tpu_dtype)u->dtype;
+  u = t_cast(c, t_flatten(c, u), t_opmath(as));
+  if (t_size(u, 0) > np * n) u = t_narrow(c, u, 0, 0, np * n, 1); /* more than are needed: the first ones */
+  u = t_reshape(c, u, 2, (const int64_t[]){np, n});
   val at = NULL; /* int32 [planes, out.., k..]: where each place of each window is */
   for (int i = 0; i < n && !ir_failed(G); i++) {
     val one = t_narrow(c, u, 1, n == 2 ? 1 - i : i, 1, 1); /* PyTorch's order: width first for images */
-    val s = fractional_starts(c, one, x->dims[first + i], k[i], out[i]);
+    val s = fractional_starts(c, one, as, x->dims[first + i], k[i], out[i]);
     for (int j = 0; j < rank; j++) shape[j] = j == 0 ? np : j == 1 + i ? out[i] : 1;
     val q = t_add(c, t_reshape(c, s, rank, shape), t_iota_dim(c, TPU_I32, rank, 1 + n + i, k[i]));
     at = at ? t_add(c, t_mul(c, at, ir_const_i(G, TPU_I32, x->dims[first + i], 0, NULL)), q) : q;

@@ -12,11 +12,15 @@ static void combine_mul(op_ctx *c, const val *a, const val *b, val *out) { *out 
 static void combine_or(op_ctx *c, const val *a, const val *b, val *out) { *out = ir_binary(G, IR_OR, *a, *b); }
 static void combine_and(op_ctx *c, const val *a, const val *b, val *out) { *out = ir_binary(G, IR_AND, *a, *b); }
 
-static val scan_one(op_ctx *c, val x, int64_t dim, double identity, t_combine f) {
+static val scan_in(op_ctx *c, val x, tpu_dtype in, int64_t dim, double identity, t_combine f) {
   tpu_dtype d = (tpu_dtype)x->dtype;
-  val y = t_cast(c, t_at_least_1d(c, x), t_opmath(d)), start = t_scalar(c, t_opmath(d), identity);
+  val y = t_cast(c, t_at_least_1d(c, x), in), start = t_scalar(c, in, identity);
   t_scan(c, &y, &start, 1, t_dim(c, dim, y->ndim), f);
   return t_cast(c, t_reshape(c, y, x->ndim, x->dims), d);
+}
+
+static val scan_one(op_ctx *c, val x, int64_t dim, double identity, t_combine f) {
+  return scan_in(c, x, t_opmath((tpu_dtype)x->dtype), dim, identity, f);
 }
 
 OP(cumsum, "aten::cumsum") {
@@ -118,10 +122,13 @@ static val complex_logcumsumexp(op_ctx *c, val x, int64_t dim_arg) {
   return t_reshape(c, out[2], x->ndim, x->dims);
 }
 
+/* Its gradient is a difference of such sums: PyTorch's CPU kernel accumulates in double, and so does this where doubles
+ * are the hardware's own. */
 static void logcumsumexp(op_ctx *c) {
   val x = T(0);
+  tpu_dtype in = ir_is_cpu(G) ? TPU_F64 : t_opmath((tpu_dtype)x->dtype);
   RET(t_is_complex(x) ? complex_logcumsumexp(c, x, INT(1))
-                      : scan_one(c, x, INT(1), -__builtin_inf(), combine_logaddexp));
+                      : scan_in(c, x, in, INT(1), -__builtin_inf(), combine_logaddexp));
 }
 
 OP(logcumsumexp, "aten::logcumsumexp") { logcumsumexp(c); }

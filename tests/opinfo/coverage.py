@@ -359,9 +359,9 @@ def tie_values(name, inp, args, kwargs, out):
     if name not in TIES or not isinstance(inp, torch.Tensor):
         return None
     res = []
-    for t in leaves(out):
+    for i, t in enumerate(leaves(out)):
         t = host(t)
-        if t.dtype is not torch.int64 or (len(leaves(out)) == 2 and t is leaves(out)[0]):
+        if t.dtype is not torch.int64 or (len(leaves(out)) == 2 and i == 0):
             res.append(t)
         elif "pool" in name:
             n = {"1": 1, "2": 2, "3": 3}[name[-2]]
