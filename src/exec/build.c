@@ -456,7 +456,9 @@ static tpu_err *keep_text(builder *b, call_entry *e) {
     if (!(e->types[i] = ir_type_text(&e->mem, v))) return err_nomem();
     if (i >= e->nparams) e->out_bytes += ir_numel(v) * (int64_t)tpu_dtype_size((tpu_dtype)v->dtype);
   }
-  return ir_print(b->g, &e->text);
+  TPU_TRY(ir_print(b->g, &e->text));
+  atomic_store(&e->prog, program_known(&e->text));
+  return NULL;
 }
 
 static tpu_err *finish(builder *b, call_entry *e, bool defer) {

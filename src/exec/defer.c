@@ -395,11 +395,16 @@ static tpu_err *add(const segment *s, uint64_t hash, call_entry **out) {
   return NULL;
 }
 
-/* Whether a new segment is to be compiled as a whole at once: when much of it is not compiled yet in any case. */
+/* Whether a new segment is to be compiled as a whole at once: when much of it would have to be compiled anyway. */
 static bool mostly_new(const segment *s) {
   int unknown = 0;
-  for (int i = 0; i < s->nsteps; i++) unknown += !atomic_load(&s->steps[i].e->prog);
-  return s->nsteps > 1 && unknown * 4 >= s->nsteps;
+  for (int i = 0; i < s->nsteps; i++) {
+    call_entry *e = s->steps[i].e;
+    if (e->counted == s->serial || atomic_load(&e->prog)) continue;
+    e->counted = s->serial;
+    unknown++;
+  }
+  return unknown * 4 >= s->nsteps;
 }
 
 /* Runs the steps one by one. */

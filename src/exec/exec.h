@@ -110,6 +110,8 @@ typedef struct {
  * ex.program_lock only. Gives a reference. */
 TPU_MUST tpu_err *program_get(ir_graph *g, const char *op_name, program **out);
 TPU_MUST tpu_err *program_of_text(const buf *text, const char *op_name, program **out);
+/* The same if it is in memory (a reference), else NULL. */
+program *program_known(const buf *text);
 void program_release(program *p);
 /* When too many programs are held: takes those that were not used lately out of the table, and the entries that lead to
  * them out of theirs. Under ex.lock; what comes back is released by program_dropped, without it. */
@@ -250,6 +252,7 @@ typedef struct {
   buf text;                /* the program's text, kept for calls that may be fused; empty: not kept */
   const char **types;      /* with text: MLIR types of the parameters, then of the outputs */
   uint64_t serial;         /* of entries with text: never used twice */
+  uint32_t counted;        /* the segment that counted it as not compiled; under ex.lock */
   int64_t out_bytes;       /* of its outputs */
   const char *name;        /* of a segment: its operators */
   param_spec *params;

@@ -103,7 +103,7 @@ static void dump(const buf *text, hash128 name, const char *op_name) {
   char hex[33], path[4096], op[64];
   hash128_hex(name, hex);
   size_t k = 0;
-  for (const char *s = op_name; *s && k < sizeof op - 1; s++) op[k++] = *s == ':' || *s == '/' ? '_' : *s;
+  for (const char *s = op_name; *s && k < sizeof op - 1; s++) op[k++] = strchr(":/, ", *s) ? '_' : *s;
   op[k] = 0;
   if (snprintf(path, sizeof path, "%s/%s.%s.mlir", dir, op, hex) >= (int)sizeof path) return;
   FILE *f = fopen(path, "w");
@@ -116,6 +116,13 @@ static void count_built(int64_t ns) {
   pthread_mutex_lock(&ex.program_lock);
   ex.stats.build_ns += ns;
   pthread_mutex_unlock(&ex.program_lock);
+}
+
+program *program_known(const buf *text) {
+  pthread_mutex_lock(&ex.program_lock);
+  program *p = find_locked(hash128_of(text->data, text->len));
+  pthread_mutex_unlock(&ex.program_lock);
+  return p;
 }
 
 tpu_err *program_get(ir_graph *g, const char *op_name, program **out) {
