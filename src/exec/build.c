@@ -457,7 +457,10 @@ static tpu_err *keep_text(builder *b, call_entry *e) {
     if (i >= e->nparams) e->out_bytes += ir_numel(v) * (int64_t)tpu_dtype_size((tpu_dtype)v->dtype);
   }
   TPU_TRY(ir_print(b->g, &e->text));
-  atomic_store(&e->prog, program_known(&e->text));
+  e->text_hash = hash128_of(e->text.data, e->text.len).lo;
+  program *p = program_known(&e->text);
+  e->known = p != NULL;
+  atomic_store(&e->prog, p);
   return NULL;
 }
 

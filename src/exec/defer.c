@@ -60,6 +60,7 @@ typedef struct {
   int count;
 } marks;
 static marks prefixes, ends, contexts;
+static marks scheduled; /* texts of calls that ran by themselves */
 
 static uint64_t mix(uint64_t h, uint64_t w) {
   h = (h ^ w) * 0xff51afd7ed558ccdull;
@@ -395,12 +396,14 @@ static tpu_err *add(const segment *s, uint64_t hash, call_entry **out) {
   return NULL;
 }
 
-/* Whether a new segment is to be compiled as a whole at once: when much of it would have to be compiled anyway. */
+/* Whether a new segment is to be compiled as a whole at once: when much of it would have to be compiled anyway. What the
+ * queue's thread has finished by now must not matter, or the last bits of results would differ from run to run: so the
+ * question is what it was given. */
 static bool mostly_new(const segment *s) {
   int unknown = 0;
   for (int i = 0; i < s->nsteps; i++) {
     call_entry *e = s->steps[i].e;
-    if (e->counted == s->serial || atomic_load(&e->prog)) continue;
+    if (e->counted == s->serial || e->known || marked(&scheduled, e->text_hash)) continue;
     e->counted = s->serial;
     unknown++;
   }
@@ -424,6 +427,8 @@ static void run_steps(segment *s, int device) {
       bufs[k] = dbuf_retain(source < 0 ? s->inputs[~source] : s->values[source]);
     }
     for (int k = 0; k < e->noutputs; k++) bufs[e->nparams + k] = dbuf_retain(s->values[p->first_value + k]);
+    e->known = true;
+    mark(&scheduled, e->text_hash);
     run_now(e, device, bufs);
     if (bufs != few) mem_free(bufs);
   }

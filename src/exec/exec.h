@@ -252,7 +252,9 @@ typedef struct {
   buf text;                /* the program's text, kept for calls that may be fused; empty: not kept */
   const char **types;      /* with text: MLIR types of the parameters, then of the outputs */
   uint64_t serial;         /* of entries with text: never used twice */
-  uint32_t counted;        /* the segment that counted it as not compiled; under ex.lock */
+  uint64_t text_hash;      /* of its text */
+  bool known;              /* had a program when it was built, or was given to the queue; under ex.lock */
+  uint32_t counted;        /* the segment that counted it as not known; under ex.lock */
   int64_t out_bytes;       /* of its outputs */
   const char *name;        /* of a segment: its operators */
   param_spec *params;

@@ -115,7 +115,8 @@ def test_random_numbers_are_identical(other):
 def test_a_gradient_is_right_when_it_waits():
     with mode("FUSED"):
         x = sample(torch.float64, 4, 3).to(DEVICE).requires_grad_()
-        assert torch.autograd.gradcheck(lambda v: (v.sin() * v.exp()).sum(0), x)
+        # the first time calls run one by one, later as one program: the last bits may differ
+        assert torch.autograd.gradcheck(lambda v: (v.sin() * v.exp()).sum(0), x, nondet_tol=1e-12)
 
 
 # ---- what DeferAndFuse does ------------------------------------------------------------------------------------------
@@ -150,23 +151,24 @@ def test_values_that_nobody_holds_are_not_made():
 
 @pytest.mark.parametrize("length", [5, 12, 38, 300])
 def test_a_loop_without_reads_settles(length):
-    x = sample(torch.float32, 8).to(DEVICE)
-    with mode("FUSED"):
-        compiles = []
-        for _ in range(1000 // length + 12):
-            before = torch.tpu.cache_stats()
-            for i in range(length):
-                x = x * 0.5 if i % 5 == 0 else x + i if i % 5 < 3 else x.tanh() if i == length - 2 else x.abs()
-            compiles.append(delta(before)["compiles"])
-        x.cpu()
-    before = torch.tpu.cache_stats()
-    with mode("FUSED"):
-        for _ in range(5):
+    def loop(x):
+        for _ in range(1000 // length + 1):
             for i in range(length):
                 x = x * 0.5 if i % 5 == 0 else x + i if i % 5 < 3 else x.tanh() if i == length - 2 else x.abs()
         torch.tpu.synchronize()
-    assert sum(compiles[-4:]) == 0, compiles
-    assert delta(before)["executions"] <= 5 * (length // 16 + 2)
+        return x
+
+    x = sample(torch.float32, 8).to(DEVICE)
+    with mode("STRICT"):
+        want = loop(x).cpu()
+    with mode("FUSED"):
+        for _ in range(3):
+            loop(x)
+        before = torch.tpu.cache_stats()
+        got = loop(x)
+        d = delta(before)
+    assert d["compiles"] == 0 and d["executions"] <= d["calls"] / 10, d
+    check(got, want, 1e-5, 1e-6)
 
 
 def test_a_training_step_is_few_programs():
