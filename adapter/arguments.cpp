@@ -50,6 +50,25 @@ void spaced(const char *name, const c10::IValue *a, int dtype) {
 void linspace(c10::IValue *a) { spaced("torch.linspace", a, 3); }
 void logspace(c10::IValue *a) { spaced("torch.logspace", a, 4); }
 
+// complex(real, imag, *, out) and polar
+void complex_parts(c10::IValue *a) {
+  const at::Tensor &x = a[0].toTensor(), &y = a[1].toTensor();
+  const auto fits = [](const at::Tensor &t) {
+    const auto d = t.scalar_type();
+    return d == c10::kHalf || d == c10::kFloat || d == c10::kDouble;
+  };
+  TORCH_CHECK(fits(x) && fits(y), "Expected both inputs to be Half, Float or Double tensors but got ", x.scalar_type(),
+              " and ", y.scalar_type());
+  TORCH_CHECK(x.scalar_type() == y.scalar_type(), "Expected object of scalar type ", x.scalar_type(),
+              " but got scalar type ", y.scalar_type(), " for second argument");
+}
+void complex_parts_out(c10::IValue *a) {
+  complex_parts(a);
+  const auto want = c10::toComplexType(a[0].toTensor().scalar_type()), have = a[2].toTensor().scalar_type();
+  TORCH_CHECK(want == have, "Expected object of scalar type ", want, " but got scalar type ", have,
+              " for argument 'out'");
+}
+
 }  // namespace
 
 const ArgumentHooks &argument_hooks() {
@@ -63,6 +82,10 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::__ilshift__.Tensor", ilshift},
                                       {"aten::__irshift__.Scalar", irshift},
                                       {"aten::__irshift__.Tensor", irshift},
+                                      {"aten::complex", complex_parts},
+                                      {"aten::complex.out", complex_parts_out},
+                                      {"aten::polar", complex_parts},
+                                      {"aten::polar.out", complex_parts_out},
                                       {"aten::mul_.Scalar", mul_number},
                                       {"aten::linspace.Tensor_Tensor", linspace},
                                       {"aten::linspace.Tensor_Scalar", linspace},
