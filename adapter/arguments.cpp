@@ -50,6 +50,21 @@ void spaced(const char *name, const c10::IValue *a, int dtype) {
 void linspace(c10::IValue *a) { spaced("torch.linspace", a, 3); }
 void logspace(c10::IValue *a) { spaced("torch.logspace", a, 4); }
 
+// roll(self, shifts, dims): the shape function looks at the dims first.
+void roll(c10::IValue *a) {
+  const size_t shifts = a[1].toListRef().size(), dims = a[2].toListRef().size();
+  TORCH_CHECK(shifts > 0, "`shifts` required");
+  TORCH_CHECK(shifts == dims || (dims == 0 && shifts == 1), "shifts and dimensions must align. shifts: ", shifts,
+              ", dims:", dims);
+}
+
+// _embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, ...)
+void embedding_bag(c10::IValue *a) {
+  if (!a[6].isTensor() || !a[6].toTensor().defined()) return;
+  const auto want = a[0].toTensor().scalar_type(), have = a[6].toTensor().scalar_type();
+  TORCH_CHECK(want == have, "expected scalar type ", want, " but found ", have);
+}
+
 // complex(real, imag, *, out) and polar
 void complex_parts(c10::IValue *a) {
   const at::Tensor &x = a[0].toTensor(), &y = a[1].toTensor();
@@ -82,6 +97,10 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::__ilshift__.Tensor", ilshift},
                                       {"aten::__irshift__.Scalar", irshift},
                                       {"aten::__irshift__.Tensor", irshift},
+                                      {"aten::roll", roll},
+                                      {"aten::roll.out", roll},
+                                      {"aten::_embedding_bag", embedding_bag},
+                                      {"aten::_embedding_bag_forward_only", embedding_bag},
                                       {"aten::complex", complex_parts},
                                       {"aten::complex.out", complex_parts_out},
                                       {"aten::polar", complex_parts},
