@@ -288,17 +288,25 @@ std::tuple<Tensor &, Tensor &> histogram_out(const Tensor &self, int64_t bins,
 
 // ---- sequences -----------------------------------------------------------------------------------------------------
 
-// arange, range, linspace and logspace fill an out tensor of any shape that holds as many elements, in row-major order;
-// the shape functions know one dimension only.
-template <const char *const *name>
+// arange, range, linspace and logspace fill an out tensor of any shape that holds as many elements, in row-major order,
+// and resize another one; the shape functions know one dimension only.
+template <const char *const *name, bool warns>
 void sequence_out(const c10::OperatorHandle &, torch::jit::Stack *stack) {
   static Kernel *k = need_kernel(*name);
-  Tensor out = stack->back().toTensor();
-  if (out.dim() == 1) return k->run(stack);
+  const Tensor out = stack->back().toTensor();
+  if (out.numel() == 0) return k->run(stack);
   stack->back() = at::empty({0}, out.options());
   k->run(stack);
   const Tensor r = stack->back().toTensor();
-  if (out.numel() != r.numel()) at::native::resize_output(out, r.sizes());
+  if (out.numel() != r.numel()) {
+    if (warns)
+      TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
+                 " which does not match the computed number of elements ", r.numel(),
+                 ". Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor "
+                 "of shape (",
+                 r.numel(), ",).");
+    out.resize_(r.sizes());
+  }
   out.copy_(r.view(out.sizes()));
   stack->back() = out;
 }
@@ -326,11 +334,11 @@ Tensor &isin_of_number_out(const at::Scalar &element, const Tensor &test, bool a
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("arange.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeOut>>());
-  m.impl("arange.start_out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeStartOut>>());
-  m.impl("range.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kRangeOut>>());
-  m.impl("linspace.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kLinspaceOut>>());
-  m.impl("logspace.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kLogspaceOut>>());
+  m.impl("arange.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeOut, true>>());
+  m.impl("arange.start_out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeStartOut, true>>());
+  m.impl("range.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kRangeOut, false>>());
+  m.impl("linspace.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kLinspaceOut, false>>());
+  m.impl("logspace.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kLogspaceOut, false>>());
   m.impl("isin.Scalar_Tensor", TORCH_FN(isin_of_number));
   m.impl("isin.Scalar_Tensor_out", TORCH_FN(isin_of_number_out));
   m.impl("_ctc_loss", TORCH_FN(ctc_loss));

@@ -279,6 +279,13 @@ def test_sequences_fill_any_shape(fill):
         assert got[2] == want[2]
 
 
+def test_an_out_tensor_of_another_size_is_warned_of():
+    out = torch.zeros(2, 2, device=DEVICE)
+    with pytest.warns(UserWarning, match=r"resized to a tensor of shape \(3,\)"):
+        torch.arange(3, out=out)
+    assert out.tolist() == [0, 1, 2]
+
+
 def test_bernoulli_into_integers():
     p = torch.tensor([0.0, 1.0, 1.0, 0.0], device=DEVICE)
     for dtype in (torch.int64, torch.uint8, torch.bool):
