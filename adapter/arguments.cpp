@@ -51,19 +51,7 @@ void spaced(const char *name, const c10::IValue *a, int dtype) {
 void linspace(c10::IValue *a) { spaced("torch.linspace", a, 3); }
 void logspace(c10::IValue *a) { spaced("torch.logspace", a, 4); }
 
-// ---- errors whose text PyTorch's CPU kernels and Python meta kernels word differently: the CPU's is what users know
-// ----
-
-void complex(c10::IValue *a) {
-  const at::Tensor &re = a[0].toTensor(), &im = a[1].toTensor();
-  const auto real = [](const at::Tensor &t) {
-    return t.scalar_type() == c10::kHalf || t.scalar_type() == c10::kFloat || t.scalar_type() == c10::kDouble;
-  };
-  TORCH_CHECK(real(re) && real(im), "Expected both inputs to be Half, Float or Double tensors but got ",
-              re.scalar_type(), " and ", im.scalar_type());
-  TORCH_CHECK(re.scalar_type() == im.scalar_type(), "Expected object of scalar type ", re.scalar_type(),
-              " but got scalar type ", im.scalar_type(), " for second argument");
-}
+// Errors that PyTorch's CPU kernels and Python meta kernels word differently: the CPU's is what users know.
 
 // masked_fill(self, mask, value)
 void masked_fill(c10::IValue *a) {
@@ -85,13 +73,6 @@ void masked_fill_tensor(c10::IValue *a) {
   // on the device it is not looked at: a complex value for a real tensor is a mistake in any case
   TORCH_CHECK(v.is_cpu() && v.numel() == 1 && v.item().toComplexDouble().imag() == 0,
               "value cannot be converted to type ", a[0].toTensor().scalar_type(), " without overflow");
-}
-
-void complex_out(c10::IValue *a) {
-  complex(a);
-  const auto wanted = c10::toComplexType(a[0].toTensor().scalar_type());
-  TORCH_CHECK(a[2].toTensor().scalar_type() == wanted, "Expected object of scalar type ", wanted,
-              " but got scalar type ", a[2].toTensor().scalar_type(), " for argument 'out'");
 }
 
 // narrow_copy(self, dim, start, length)
@@ -196,6 +177,40 @@ void apart(const c10::IValue &out, const c10::IValue &in) {
 void take_out(c10::IValue *a) { apart(a[2], a[0]), apart(a[2], a[1]); }
 void kthvalue_out(c10::IValue *a) { apart(a[4], a[0]), apart(a[5], a[0]); }
 
+// roll(self, shifts, dims): the shape function looks at the dims first.
+void roll(c10::IValue *a) {
+  const size_t shifts = a[1].toListRef().size(), dims = a[2].toListRef().size();
+  TORCH_CHECK(shifts > 0, "`shifts` required");
+  TORCH_CHECK(shifts == dims || (dims == 0 && shifts == 1), "shifts and dimensions must align. shifts: ", shifts,
+              ", dims:", dims);
+}
+
+// _embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, ...)
+void embedding_bag(c10::IValue *a) {
+  if (!a[6].isTensor() || !a[6].toTensor().defined()) return;
+  const auto want = a[0].toTensor().scalar_type(), have = a[6].toTensor().scalar_type();
+  TORCH_CHECK(want == have, "expected scalar type ", want, " but found ", have);
+}
+
+// complex(real, imag, *, out) and polar
+void complex_parts(c10::IValue *a) {
+  const at::Tensor &x = a[0].toTensor(), &y = a[1].toTensor();
+  const auto fits = [](const at::Tensor &t) {
+    const auto d = t.scalar_type();
+    return d == c10::kHalf || d == c10::kFloat || d == c10::kDouble;
+  };
+  TORCH_CHECK(fits(x) && fits(y), "Expected both inputs to be Half, Float or Double tensors but got ", x.scalar_type(),
+              " and ", y.scalar_type());
+  TORCH_CHECK(x.scalar_type() == y.scalar_type(), "Expected object of scalar type ", x.scalar_type(),
+              " but got scalar type ", y.scalar_type(), " for second argument");
+}
+void complex_parts_out(c10::IValue *a) {
+  complex_parts(a);
+  const auto want = c10::toComplexType(a[0].toTensor().scalar_type()), have = a[2].toTensor().scalar_type();
+  TORCH_CHECK(want == have, "Expected object of scalar type ", want, " but got scalar type ", have,
+              " for argument 'out'");
+}
+
 }  // namespace
 
 const ArgumentHooks &argument_hooks() {
@@ -209,6 +224,14 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::__ilshift__.Tensor", ilshift},
                                       {"aten::__irshift__.Scalar", irshift},
                                       {"aten::__irshift__.Tensor", irshift},
+                                      {"aten::roll", roll},
+                                      {"aten::roll.out", roll},
+                                      {"aten::_embedding_bag", embedding_bag},
+                                      {"aten::_embedding_bag_forward_only", embedding_bag},
+                                      {"aten::complex", complex_parts},
+                                      {"aten::complex.out", complex_parts_out},
+                                      {"aten::polar", complex_parts},
+                                      {"aten::polar.out", complex_parts_out},
                                       {"aten::mul_.Scalar", mul_number},
                                       {"aten::linspace.Tensor_Tensor", linspace},
                                       {"aten::linspace.Tensor_Scalar", linspace},
@@ -216,8 +239,6 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::logspace.Tensor_Tensor", logspace},
                                       {"aten::logspace.Tensor_Scalar", logspace},
                                       {"aten::logspace.Scalar_Tensor", logspace},
-                                      {"aten::complex", complex},
-                                      {"aten::complex.out", complex_out},
                                       {"aten::masked_fill.Scalar", masked_fill},
                                       {"aten::masked_fill_.Scalar", masked_fill},
                                       {"aten::masked_fill.Tensor", masked_fill_tensor},

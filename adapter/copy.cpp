@@ -139,6 +139,7 @@ c10::Scalar scalar_at(const void *p) {
 }
 
 c10::Scalar local_scalar(const Tensor &self) {
+  TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
   TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(), " elements cannot be converted to Scalar");
   const bool conj = self.is_conj(), neg = self.is_neg();
   tpu_tensor t = lend(self);

@@ -1,4 +1,5 @@
 // index.cpp - index and index_put take masks and CPU indices; the core takes index tensors on the device.
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero.h>
 
@@ -36,7 +37,7 @@ Tensor spread(const Tensor &self, Tensor mask, int64_t first) {
 
 void warn_of_bytes(const Tensor &mask) {
   if (mask.scalar_type() != c10::kByte) return;
-  TORCH_WARN_ONCE("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
+  TORCH_WARN("indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead.");
 }
 
 // How many elements along the mask's true ones the values bring: 1 when they broadcast.
@@ -45,7 +46,45 @@ int64_t values_along_mask(const Tensor &self, const Tensor &mask, int64_t first,
   return at < 0 ? 1 : values.size(at);
 }
 
-void refuse_dtype(const Tensor &self, const Tensor &source) {
+// The shapes of self[indices] = source, none of them a mask.
+void check_put_shapes(const Tensor &self, const c10::ArrayRef<c10::IValue> &indices, const Tensor &source) {
+  const auto indexed = [&](size_t d) {
+    return d < indices.size() && indices[d].isTensor() && indices[d].toTensor().defined();
+  };
+  std::vector<int64_t> shape, result;
+  std::vector<c10::IntArrayRef> sizes;
+  size_t first = 0, last = 0;
+  for (size_t d = 0; d < indices.size(); d++) {
+    if (!indexed(d)) continue;
+    if (sizes.empty()) first = d;
+    last = d;
+    sizes.push_back(indices[d].toTensor().sizes());
+  }
+  if (sizes.empty() || static_cast<int64_t>(indices.size()) > self.dim()) return;
+  for (const c10::IntArrayRef s : sizes) {
+    if (s.size() > shape.size()) shape.insert(shape.begin(), s.size() - shape.size(), 1);
+    for (size_t d = 0; d < s.size(); d++) {
+      int64_t &to = shape[shape.size() - s.size() + d];
+      TORCH_CHECK_INDEX(to == s[d] || to == 1 || s[d] == 1,
+                        "shape mismatch: indexing tensors could not be broadcast together with shapes ",
+                        c10::Join(", ", sizes));
+      if (to == 1) to = s[d];
+    }
+  }
+  const size_t place = last - first + 1 == sizes.size() ? first : 0;
+  for (size_t d = 0; d < static_cast<size_t>(self.dim()); d++) {
+    if (d == place) result.insert(result.end(), shape.begin(), shape.end());
+    if (!indexed(d)) result.push_back(self.size(static_cast<int64_t>(d)));
+  }
+  c10::IntArrayRef values = source.sizes(); /* it may have more leading dims of size 1 */
+  while (values.size() > result.size() && values[0] == 1) values = values.slice(1);
+  TORCH_CHECK(at::is_expandable_to(values, result), "shape mismatch: value tensor of shape ", source.sizes(),
+              " cannot be broadcast to indexing result of shape ", c10::IntArrayRef(result));
+}
+
+// PyTorch's errors about the shapes come before the one about the dtypes, which the row never sees.
+void refuse_dtype(const Tensor &self, const c10::ArrayRef<c10::IValue> &indices, const Tensor &source) {
+  check_put_shapes(self, indices, source);
   TORCH_CHECK(false, "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
               " for the destination and ", source.scalar_type(), " for the source.");
 }
@@ -64,7 +103,7 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
     if (e.isTensor() && e.toTensor().defined() && (is_mask(e.toTensor()) || !e.toTensor().is_privateuseone()))
       plain = false;
   if (plain) {
-    if (other_dtype) refuse_dtype(self, (*stack)[base + 2].toTensor());
+    if (other_dtype) refuse_dtype(self, l, (*stack)[base + 2].toTensor());
     return false;
   }
   TORCH_CHECK_INDEX(static_cast<int64_t>(l.size()) <= self.dim(), "too many indices for tensor of dimension ",
@@ -84,8 +123,7 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
     }
   }
 
-  if (other_dtype) refuse_dtype(self, (*stack)[base + 2].toTensor());
-  if (mask.defined()) {
+  if (mask.defined() && !other_dtype) {
     warn_of_bytes(mask);
     const Tensor &values = (*stack)[base + 2].toTensor();
     const int64_t n = values_along_mask(self, mask, first, values);
@@ -122,6 +160,7 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
     for (int64_t d = 0; d < i.dim(); d++) out.push_back(found.select(1, d));
   }
   (*stack)[base + 1] = std::move(out);
+  if (other_dtype) refuse_dtype(self, (*stack)[base + 1].toListRef(), (*stack)[base + 2].toTensor());
   return false;
 }
 

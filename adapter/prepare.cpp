@@ -3,8 +3,11 @@
 #include <ATen/core/List.h>
 #include <ATen/ops/_histogramdd_from_bin_tensors.h>
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/histogram.h>
+#include <ATen/ops/isin.h>
 #include <ATen/ops/linspace.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -283,9 +286,61 @@ std::tuple<Tensor &, Tensor &> histogram_out(const Tensor &self, int64_t bins,
   return {hist, edges};
 }
 
+// ---- sequences -----------------------------------------------------------------------------------------------------
+
+// arange, range, linspace and logspace fill an out tensor of any shape that holds as many elements, in row-major order,
+// and resize another one; the shape functions know one dimension only.
+template <const char *const *name, bool warns>
+void sequence_out(const c10::OperatorHandle &, torch::jit::Stack *stack) {
+  static Kernel *k = need_kernel(*name);
+  const Tensor out = stack->back().toTensor();
+  if (out.numel() == 0) return k->run(stack);
+  stack->back() = at::empty({0}, out.options());
+  k->run(stack);
+  const Tensor r = stack->back().toTensor();
+  if (out.numel() != r.numel()) {
+    if (warns)
+      TORCH_WARN("The number of elements in the out tensor of shape ", out.sizes(), " is ", out.numel(),
+                 " which does not match the computed number of elements ", r.numel(),
+                 ". Note that this may occur as a result of rounding error. The out tensor will be resized to a tensor "
+                 "of shape (",
+                 r.numel(), ",).");
+    out.resize_(r.sizes());
+  }
+  out.copy_(r.view(out.sizes()));
+  stack->back() = out;
+}
+constexpr const char *kArangeOut = "aten::arange.out", *kArangeStartOut = "aten::arange.start_out",
+                     *kRangeOut = "aten::range.out", *kLinspaceOut = "aten::linspace.out",
+                     *kLogspaceOut = "aten::logspace.out";
+
+// ---- isin of a number ----------------------------------------------------------------------------------------------
+
+// PyTorch's shape function says one dim of size 0; its kernel gives a tensor without dims.
+Tensor isin_of_number(const at::Scalar &element, const Tensor &test, bool assume_unique, bool invert) {
+  return at::isin(at::scalar_tensor(element, test.options().dtype(element.type())), test, assume_unique, invert);
+}
+
+Tensor &isin_of_number_out(const at::Scalar &element, const Tensor &test, bool assume_unique, bool invert,
+                           Tensor &out) {
+  const Tensor r = isin_of_number(element, test, assume_unique, invert);
+  TORCH_CHECK(c10::canCast(r.scalar_type(), out.scalar_type()), "Expected out tensor to have dtype ", r.scalar_type(),
+              ", but got ", out.scalar_type(), " instead");
+  at::native::resize_output(out, r.sizes());
+  out.copy_(r);
+  return out;
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("arange.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeOut, true>>());
+  m.impl("arange.start_out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeStartOut, true>>());
+  m.impl("range.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kRangeOut, false>>());
+  m.impl("linspace.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kLinspaceOut, false>>());
+  m.impl("logspace.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kLogspaceOut, false>>());
+  m.impl("isin.Scalar_Tensor", TORCH_FN(isin_of_number));
+  m.impl("isin.Scalar_Tensor_out", TORCH_FN(isin_of_number_out));
   m.impl("_ctc_loss", TORCH_FN(ctc_loss));
   m.impl("_ctc_loss.Tensor", TORCH_FN(ctc_loss_tensors));
   m.impl("_ctc_loss_backward", TORCH_FN(ctc_loss_backward));

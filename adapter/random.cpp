@@ -71,7 +71,15 @@ void random_to(c10::IValue *a) {
   draw::random_from_to_impl<Nothing, Rng>(self, 0, a[1].toInt(), {});
 }
 
+// PyTorch's shape function refuses an integer out tensor; its kernels draw into one.
+at::Tensor &bernoulli_out(const at::Tensor &p, std::optional<at::Generator> generator, at::Tensor &out) {
+  at::native::resize_output(out, p.sizes());
+  return out.bernoulli_(p, std::move(generator));
+}
+
 }  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("bernoulli.out", TORCH_FN(bernoulli_out)); }
 
 const ArgumentHooks &parameter_hooks() {
   static const ArgumentHooks hooks = {{"aten::bernoulli_.float", bernoulli},

@@ -15,6 +15,12 @@ using c10::TypeKind;
 // find_kernel.
 const std::unordered_set<std::string> &by_hand() {
   static const std::unordered_set<std::string> names = {"aten::copy_",
+                                                        "aten::arange.out",
+                                                        "aten::bernoulli.out",
+                                                        "aten::arange.start_out",
+                                                        "aten::range.out",
+                                                        "aten::linspace.out",
+                                                        "aten::logspace.out",
                                                         "aten::_copy_from",
                                                         "aten::_copy_from_and_resize",
                                                         "aten::_to_copy",

@@ -1,4 +1,5 @@
 /* Advanced indexing, masks, and the reads along one dim. */
+#include <stdio.h>
 #include <string.h>
 
 #include "ops/along.h"
@@ -12,6 +13,53 @@ typedef struct {
 } index_plan;
 
 static bool is_mask(val v) { return v->dtype == TPU_BOOL || v->dtype == TPU_U8; }
+
+/* "[2, 3]" */
+static const char *sizes_text(op_ctx *c, int ndim, const int64_t *dims) {
+  size_t room = 3 + 22 * (size_t)ndim, n = 1;
+  char *s = arena_alloc(ir_arena(G), room);
+  if (!s) return "";
+  s[0] = '[';
+  for (int i = 0; i < ndim; i++)
+    n += (size_t)snprintf(s + n, room - n, "%s%lld", i ? ", " : "", (long long)dims[i]);
+  snprintf(s + n, room - n, "]");
+  return s;
+}
+
+/* x's dims, those of leading size 1 left out when they are too many, broadcast to dims. */
+static bool expandable(val x, int ndim, const int64_t *dims) {
+  int skip = 0;
+  while (x->ndim - skip > ndim && x->dims[skip] == 1) skip++;
+  if (x->ndim - skip > ndim) return false;
+  for (int i = skip; i < x->ndim; i++) {
+    int64_t to = dims[ndim - x->ndim + i];
+    if (x->dims[i] != 1 && x->dims[i] != to) return false;
+  }
+  return true;
+}
+
+/* PyTorch's error for indices whose shapes do not broadcast. */
+static void broadcast_indices(op_ctx *c, val *at, int n) {
+  for (int i = 0; i < n; i++)
+    for (int j = 0; j < i; j++)
+      for (int d = 1; d <= at[i]->ndim && d <= at[j]->ndim; d++) {
+        int64_t a = at[i]->dims[at[i]->ndim - d], b = at[j]->dims[at[j]->ndim - d];
+        if (a == b || a == 1 || b == 1) continue;
+        const char *all = sizes_text(c, at[0]->ndim, at[0]->dims);
+        for (int k = 1; k < n; k++) {
+          const char *one = sizes_text(c, at[k]->ndim, at[k]->dims);
+          size_t room = strlen(all) + strlen(one) + 3;
+          char *joined = arena_alloc(ir_arena(G), room);
+          if (!joined) break;
+          snprintf(joined, room, "%s, %s", all, one);
+          all = joined;
+        }
+        op_fail(c, TPU_ERR_INDEX, "shape mismatch: indexing tensors could not be broadcast together with shapes %s",
+                all);
+        return;
+      }
+  t_broadcast(c, at, n);
+}
 
 /* Integer indices from Tensor?[] argument i. False (with or without an error) when there is none. */
 static bool plan_index(op_ctx *c, val x, int arg, index_plan *p) {
@@ -36,7 +84,7 @@ static bool plan_index(op_ctx *c, val x, int arg, index_plan *p) {
   for (int k = 0; k < p->n; k++)
     if (p->at[k]->dtype == TPU_I64)
       for (int j = 0; j < p->n; j++) p->at[j] = ir_convert(G, p->at[j], TPU_I64);
-  t_broadcast(c, p->at, p->n);
+  broadcast_indices(c, p->at, p->n);
   p->ndim = p->at[0]->ndim;
   p->place = adjacent ? p->dims[0] : 0;
   return !ir_failed(G);
@@ -106,7 +154,12 @@ static val index_write(op_ctx *c, val x, int arg, val values, bool accumulate) {
   int offset[T_MAX_DIMS], noffset;
   if (x->ndim - p.n + p.ndim > T_MAX_DIMS) return op_fail(c, TPU_ERR_RUNTIME, "more than %d dimensions", T_MAX_DIMS);
   int ndim = result_dims(x, &p, dims, offset, &noffset);
-  while (values->ndim > ndim && t_size(values, 0) == 1) values = t_squeeze(c, values, 0);
+  if (ir_failed(G)) return x;
+  if (!expandable(values, ndim, dims))
+    return op_fail(c, TPU_ERR_RUNTIME,
+                   "shape mismatch: value tensor of shape %s cannot be broadcast to indexing result of shape %s",
+                   sizes_text(c, values->ndim, values->dims), sizes_text(c, ndim, dims));
+  while (values->ndim > ndim) values = t_squeeze(c, values, 0);
   values = t_broadcast_to(c, values, ndim, dims);
   if (ir_numel(values) == 0 || ir_numel(x) == 0) return x;
   tpu_dtype d = (tpu_dtype)x->dtype, acc = accumulate ? t_opmath(d) : d;

@@ -194,11 +194,19 @@ static void randperm(op_ctx *c) {
   int64_t n = INT(0);
   const tpu_meta *meta = op_meta(c, 0);
   tpu_dtype d = meta ? (tpu_dtype)meta->dtype : TPU_I64;
-  int bits = d == TPU_I8 ? 7 : d == TPU_U8 ? 8 : d == TPU_I16 ? 15 : d == TPU_F16 ? 11 : d == TPU_BF16 ? 8 : 63;
+  static const struct {
+    tpu_dtype d;
+    int64_t most;
+    const char *text;
+  } limits[] = {{TPU_I8, 1 << 7, "value cannot be converted to type int8_t without overflow"},
+                {TPU_U8, 1 << 8, "value cannot be converted to type uint8_t without overflow"},
+                {TPU_I16, 1 << 15, "value cannot be converted to type int16_t without overflow"},
+                {TPU_F16, (1 << 11) + 1, "n cannot be greater than 2049 for Half type."},
+                {TPU_F32, (1 << 24) + 1, "n cannot be greater than 2^24+1 for Float type."},
+                {TPU_F64, ((int64_t)1 << 53) + 1, "n cannot be greater than 2^53+1 for Double type."}};
   if (n < 0) op_fail(c, TPU_ERR_RUNTIME, "n must be non-negative, got%lld", (long long)n);
-  else if (n > (int64_t)1 << (bits < 62 ? bits : 62))
-    op_fail(c, TPU_ERR_RUNTIME, "n is too large for result tensor type: %s cannot hold %lld", tpu_dtype_name(d),
-            (long long)n - 1);
+  for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+    if (limits[i].d == d && n > limits[i].most) op_fail(c, TPU_ERR_RUNTIME, "%s", limits[i].text);
   if (n <= 1 || ir_failed(G)) {
     RET(t_zeros(c, TPU_I64, 1, &n));
     return;

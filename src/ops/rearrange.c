@@ -8,7 +8,7 @@ static int64_t wrap(int64_t i, int64_t n) { return n ? ((i % n) + n) % n : 0; }
 /* ---- cat, stack, repeat ---------------------------------------------------------------------------------------- */
 
 static void join(op_ctx *c, bool stack) {
-  int n = op_list_len(c, 0), used = 0, rank = 0;
+  int n = op_list_len(c, 0), used = 0, rank = 0, flat_empty = 0;
   val *v = arena_alloc(ir_arena(G), (size_t)(n ? n : 1) * sizeof *v);
   if (!v) {
     op_fail(c, TPU_ERR_OOM, "out of host memory");
@@ -17,12 +17,17 @@ static void join(op_ctx *c, bool stack) {
   for (int i = 0; i < n; i++) {
     v[i] = TL(0, i);
     if (v[i]->ndim > rank) rank = v[i]->ndim;
+    flat_empty += v[i]->ndim == 1 && v[i]->dims[0] == 0;
   }
   if (n == 0) {
     op_fail(c, TPU_ERR_RUNTIME, "expected a non-empty list of Tensors");
     return;
   }
   tpu_dtype d = t_result_type(c, v, n);
+  if (!stack && flat_empty == n) { /* whatever the dim is */
+    RET(t_cast(c, v[0], d));
+    return;
+  }
   int dim = t_dim(c, INT_OR(1, 0), rank + stack);
   for (int i = 0; i < n; i++) {
     val x = t_cast(c, v[i], d);

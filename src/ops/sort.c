@@ -184,7 +184,6 @@ static void isin(op_ctx *c, val x, val test) {
 
 OP(isin, "aten::isin.Tensor_Tensor") { isin(c, T(0), T(1)); }
 OP(isin_scalar, "aten::isin.Tensor_Scalar") { isin(c, T(0), S(1)); }
-OP(isin_of_scalar, "aten::isin.Scalar_Tensor") { isin(c, S(0), T(1)); }
 
 /* Equal bins over [min, max], or over the range of the data when the two are equal; what lies outside is
  * not counted. */

@@ -355,6 +355,29 @@ static void view_order(const lying *l, int *perm) {
   }
 }
 
+/* Dimensions of size 1 join the others before these are put in order. After a transpose they would be a reshape of its
+ * own, and XLA's simplifier takes minutes over two differing chains of reshape, transpose, reshape that meet. */
+static void with_ones(lying *l, const view_shape *v) {
+  for (int dim = v->ndim - 1; dim >= 0; dim--) {
+    if (v->sizes[dim] != 1) continue;
+    int at = l->n; /* before the dimension that follows it in the view */
+    for (int i = 0; i < l->n; i++)
+      if (l->dim[i] > dim && (at == l->n || l->dim[i] < l->dim[at])) at = i;
+    memmove(l->dim + at + 1, l->dim + at, (size_t)(l->n - at) * sizeof *l->dim);
+    memmove(l->size + at + 1, l->size + at, (size_t)(l->n - at) * sizeof *l->size);
+    l->dim[at] = dim;
+    l->size[at] = 1;
+    l->n++;
+  }
+}
+
+/* Some dimension of more than one element does not move: what is read is broadcast. */
+static bool stands_still(const view_shape *v) {
+  for (int i = 0; i < v->ndim; i++)
+    if (v->sizes[i] > 1 && v->strides[i] == 0) return true;
+  return false;
+}
+
 val view_read(ir_graph *g, const view_plan *p, const view_base *b, const view_shape *v, val base, const val *starts) {
   int kind = (int)(p->words[0] & 15);
   if (kind == PLAN_WHOLE) return base;
@@ -368,6 +391,7 @@ val view_read(ir_graph *g, const view_plan *p, const view_base *b, const view_sh
   lying_dims(&f, &l);
   val x = cast_forward(g, &cast, base);
   if (!run(&c, &f, p, x, starts)) return c.x;
+  if (!stands_still(v)) with_ones(&l, v);
   x = ir_reshape(g, c.x, l.n, l.size);
   int perm[MAX_PARTS], map[MAX_PARTS];
   view_order(&l, perm);
@@ -400,6 +424,7 @@ val view_write(ir_graph *g, const view_plan *p, const view_base *b, const view_s
 
   int perm[MAX_PARTS], back[MAX_PARTS];
   int64_t d[MAX_PARTS];
+  with_ones(&l, v);
   view_order(&l, perm);
   for (int i = 0; i < l.n; i++) {
     d[i] = l.size[perm[i]];

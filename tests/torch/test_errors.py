@@ -731,3 +731,51 @@ def test_programs_that_do_not_compile(fake_plugin):
         """,
     )
     assert out == ["5 True"], out
+
+
+def refused(call, device):
+    with pytest.raises(Exception) as e:  # noqa: PT011  (which one is what the caller compares)
+        call(lambda *a, **k: torch.ones(*a, **k).to(device))
+    return type(e.value), str(e.value).split("\n")[0].rstrip(".")
+
+
+LIKE_CPU = {
+    "indices do not broadcast": lambda t: t(5, 5).__setitem__(([0, 1], [0, 1, 2]), 0),
+    "values do not broadcast": lambda t: t(5, 5).__setitem__(([0, 1], [0, 1]), t(3)),
+    "values of another dtype do not broadcast": lambda t: t(5, 5).__setitem__(([0, 1], [0, 1]), t(3).long()),
+    "no value for a mask, of another dtype": lambda t: t(4).long().__setitem__(t(4).bool(), t(0)),
+    "complex of integers": lambda t: torch.complex(t(2).long(), t(2).long()),
+    "complex of two dtypes": lambda t: torch.complex(t(2), t(2).double()),
+    "complex into a real out": lambda t: torch.complex(t(2), t(2), out=t(2)),
+    "polar of integers": lambda t: torch.polar(t(2).int(), t(2).bool()),
+    "polar of two dtypes": lambda t: torch.polar(t(2).double(), t(2)),
+    "polar into a real out": lambda t: torch.polar(t(2), t(2), out=t(2)),
+    "roll: more dims than shifts": lambda t: t(2, 2).roll((1,), (1, 2)),
+    "roll: no shifts": lambda t: t(2, 2).roll((), ()),
+    "randperm past float16": lambda t: torch.randperm(2050, dtype=torch.float16, device=t(1).device),
+    "randperm past float32": lambda t: torch.randperm(2**24 + 2, dtype=torch.float32, device=t(1).device),
+    "randperm past uint8": lambda t: torch.randperm(257, dtype=torch.uint8, device=t(1).device),
+    "the number in an empty tensor": lambda t: torch.ops.aten._local_scalar_dense(t(0)),
+}
+
+
+@pytest.mark.parametrize("name", LIKE_CPU)
+def test_refused_as_on_cpu(name):
+    assert refused(LIKE_CPU[name], DEVICE) == refused(LIKE_CPU[name], "cpu")
+
+
+def test_weights_of_a_bag_have_its_dtype():
+    bag, i = torch.ones(5, 3, device=DEVICE), torch.tensor([1, 2], device=DEVICE)
+    with pytest.raises(RuntimeError, match="expected scalar type Float but found Double" if KIND == "tpu" else "type"):
+        F.embedding_bag(i, bag, i[:1] * 0, mode="sum", per_sample_weights=torch.ones(2, device=DEVICE).double())
+
+
+def test_every_byte_mask_is_warned_of():
+    x, mask = torch.arange(3.0, device=DEVICE), torch.tensor([1, 0, 1], dtype=torch.uint8, device=DEVICE)
+    torch.set_warn_always(True)
+    try:
+        for _ in range(2):
+            with pytest.warns(UserWarning, match="torch.uint8 is now deprecated"):
+                same(x[mask], torch.tensor([0.0, 2.0]))
+    finally:
+        torch.set_warn_always(False)

@@ -248,3 +248,64 @@ def test_nothing_fell_back():
     F.ctc_loss(x[:, None].log_softmax(-1), torch.tensor([[1]], device=DEVICE), (4,), (1,))
     torch.segment_reduce(x, "sum", lengths=torch.tensor([1, 3], device=DEVICE))
     assert torch.tpu.fallback_counts() == {}
+
+
+# ---- out tensors of a form that the shape functions do not know
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda out: torch.arange(6, out=out),
+        lambda out: torch.arange(1, 13, 2, out=out),
+        lambda out: torch.linspace(0, 3, 6, out=out),
+        lambda out: torch.logspace(0, 3, 6, out=out),
+        lambda out: torch.range(0, 5, out=out),
+        lambda out: torch.arange(4, out=out),  # another number of elements
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_sequences_fill_any_shape(fill):
+    def run(device, make):
+        base = torch.zeros(4, 4).to(device)
+        out = make(base)
+        fill(out)
+        return out, base, out.stride()
+
+    for make in (lambda b: b[:2, :3], lambda b: b[:3, :2].t(), lambda b: torch.zeros(2, 3).to(b.device).t()):
+        got, want = run(DEVICE, make), run("cpu", make)
+        close(got[0], want[0])
+        close(got[1], want[1])
+        assert got[2] == want[2]
+
+
+def test_an_out_tensor_of_another_size_is_warned_of():
+    out = torch.zeros(2, 2, device=DEVICE)
+    with pytest.warns(UserWarning, match=r"resized to a tensor of shape \(3,\)"):
+        torch.arange(3, out=out)
+    assert out.tolist() == [0, 1, 2]
+
+
+def test_bernoulli_into_integers():
+    p = torch.tensor([0.0, 1.0, 1.0, 0.0], device=DEVICE)
+    for dtype in (torch.int64, torch.uint8, torch.bool):
+        out = torch.full((4,), 2, device=DEVICE).to(dtype)
+        assert torch.bernoulli(p, out=out) is out
+        assert out.tolist() == [0, 1, 1, 0]
+
+
+def test_isin_of_a_number():
+    for values in ([], [1, 2], [2]):
+        got = torch.isin(1, torch.tensor(values, dtype=torch.int64, device=DEVICE))
+        assert got.shape == () and bool(got) == (1 in values)
+
+
+def test_flat_empty_tensors_join_along_any_dim():
+    x = torch.empty(0, device=DEVICE)
+    assert torch.cat([x, x], dim=1).shape == (0,)
+    assert torch.cat([x, torch.ones(2, 3, device=DEVICE)], dim=1).shape == (2, 3)
+
+
+def test_randperm_as_far_as_a_dtype_counts():
+    for n, dtype in ((2049, torch.float16), (256, torch.uint8), (258, torch.bfloat16)):
+        assert torch.randperm(n, dtype=dtype, device=DEVICE).shape == (n,)
