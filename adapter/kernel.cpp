@@ -224,7 +224,7 @@ void Kernel::call(torch::jit::Stack *stack) {
   if (C10_UNLIKELY(index) && prepare_index(*this, stack, base)) return;
   c10::IValue *in = stack->data() + base;
   if (C10_UNLIKELY(before != nullptr)) before(in);
-  if (C10_UNLIKELY(bound != nullptr) && tpu_get_eager_mode() == TPU_DEBUG) bound->check(*this, in);
+  if (C10_UNLIKELY(bound != nullptr) && tpu_get_eager_mode() == TPU_DEBUG && !tpu_capturing()) bound->check(*this, in);
 
   size_t ntensors = nargs, nints = 0, nvals = 0;
   if (C10_UNLIKELY(has_lists)) {
@@ -388,6 +388,8 @@ void Kernel::call(torch::jit::Stack *stack) {
   pass_default_dtype();
   if (C10_UNLIKELY(writes) && shares_written_storage(*this, values.data)) check_overlap(f);
 
+  if (C10_UNLIKELY(generator != nullptr) && tpu_capturing() && rng_of(*generator) != default_rng(c.device))
+    throw_if(tpu_capture_refuse("draws from a generator of its own"));
   std::unique_lock<std::mutex> rng_lock;
   if (C10_UNLIKELY(random)) rng_lock = std::unique_lock<std::mutex>(rng_mutex(generator, c.device));
   c.rng = generator ? rng_of(*generator) : default_rng(c.device);
