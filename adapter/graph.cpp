@@ -57,6 +57,18 @@ Tensor capture_input(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::Scal
   return make_tensor(store, sizes, order, dtype);
 }
 
+Tensor capture_rng_state() {
+  tpu_store *store = nullptr;
+  throw_if(tpu_capture_rng_state(&store));
+  return make_tensor(store, {2}, {1}, c10::kUInt64);
+}
+
+void capture_use_rng(const std::optional<Tensor> &state) {
+  if (!state) return throw_if(tpu_capture_use_rng(nullptr));
+  const tpu_tensor t = lend(*state);
+  throw_if(tpu_capture_use_rng(&t));
+}
+
 const char *op_of(const std::string &kind) {  // for the process
   if (kind == "forward") return "compiled forward";
   if (kind == "backward") return "compiled backward";
@@ -162,6 +174,8 @@ void run_graph(const c10::OperatorHandle &, torch::jit::Stack *stack) {
 TORCH_LIBRARY(torch_tpu, m) {
   m.def("capture_begin(Device device) -> ()", TORCH_FN(capture_begin));
   m.def("capture_input(int[] size, int[] stride, ScalarType dtype) -> Tensor", TORCH_FN(capture_input));
+  m.def("capture_rng_state() -> Tensor", TORCH_FN(capture_rng_state));
+  m.def("capture_use_rng(Tensor? state) -> ()", TORCH_FN(capture_use_rng));
   m.def("capture_end(Tensor[] outputs, str kind, str name) -> int",
         [](const std::vector<Tensor> &outputs, std::string kind, std::string name) {
           return capture_end(outputs, kind, name);

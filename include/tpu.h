@@ -279,6 +279,11 @@ TPU_API bool tpu_capture_drop(void);
 /* Notes that the capture cannot do `what` ("reads a value on the host"), and gives the error that says so. */
 TPU_API TPU_MUST tpu_err *tpu_capture_refuse(const char *what);
 
+/* A store that holds the generator's state, two uint64, as it will be at this place of the run; and from now on draws
+ * with such a state, which does not move on (NULL: with the generator's own again). For recomputing what was drawn. */
+TPU_API TPU_MUST tpu_err *tpu_capture_rng_state(tpu_store **out);
+TPU_API TPU_MUST tpu_err *tpu_capture_use_rng(const tpu_tensor *state);
+
 /* One result: a view of the new store number `store`, or of the storage of input number `input`; the other is -1. */
 typedef struct {
   int store, input;

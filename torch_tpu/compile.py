@@ -11,6 +11,7 @@ import os
 import warnings
 
 import torch
+from torch._prims import rng_prims
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
@@ -28,17 +29,55 @@ def backend(graph, example_inputs, *, mode=None, options=None):
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
     settings = _settings(mode, options)
-    compiler = {
-        kind: (lambda gm, inputs, kind=kind: compile_graph(gm, kind, settings)) for kind in ("graph", "forward", "backward")
-    }
-    return aot_autograd(
-        fw_compiler=compiler["forward"],
-        bw_compiler=compiler["backward"],
-        inference_compiler=compiler["graph"],
+    direct = []
+
+    def compiler(kind):
+        def compile_kind(gm, inputs):
+            call = compile_graph(gm, kind, settings)
+            if kind == "graph" and _needs_no_wrapper(gm, example_inputs):
+                direct.append(getattr(call, "direct", None))
+            return call
+
+        return compile_kind
+
+    out = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("graph"),
         partition_fn=min_cut_rematerialization_partition if settings["partitioner"] == "min_cut" else default_partition,
         decompositions={},
         keep_inference_input_mutations=True,
     )(graph, example_inputs)
+    _forget_streams(graph)
+    return direct[0] if len(direct) == 1 and direct[0] is not None else out
+
+
+def _needs_no_wrapper(gm, example_inputs):
+    """Whether AOTAutograd's graph takes what Dynamo's graph takes and gives what it gives: then AOTAutograd's wrapper, which
+    costs more than a small program, has nothing to do."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    meta = torch._guards.TracingContext.get().fw_metadata
+    return (
+        len(gm.graph.find_nodes(op="placeholder")) == len(example_inputs)
+        and all(type(x) in (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor) for x in example_inputs)
+        and not any(i.mutates_data or i.mutates_metadata or i.mutates_storage_metadata for i in meta.input_info)
+        and all(o.output_type in (OutputType.non_alias, OutputType.unsafe_view_alias) for o in meta.output_info)
+        and meta.num_intermediate_bases == 0
+        and meta.grad_enabled_mutation is None
+        and not meta.tokens
+    )
+
+
+def _forget_streams(graph):
+    """For a device with streams Dynamo looks up the current one before each call of a graph, for which only operators on
+    streams ask. A graph without them is called without."""
+    from torch._dynamo import graph_bytecode_inputs
+
+    if len(graph_bytecode_inputs.index_to_bytecode_constructor) == 1 and not any(
+        "stream" in str(n.target) for m in graph.modules() if isinstance(m, torch.fx.GraphModule) for n in m.graph.nodes
+    ):
+        graph_bytecode_inputs.reset_user_object_tracking()
 
 
 def _settings(mode, options):
@@ -57,6 +96,7 @@ def _settings(mode, options):
 
 def compile_graph(gm, kind, settings):
     """A boxed callable for an ATen graph. kind: "graph", "forward" or "backward"."""
+    _prepare_rng(gm)
     nodes = list(gm.graph.nodes)
     inputs = [n for n in nodes if n.op == "placeholder"]
     results = pytree.tree_leaves(nodes[-1].args[0], is_leaf=lambda x: x is None)
@@ -65,20 +105,22 @@ def compile_graph(gm, kind, settings):
     plan.prepare()
     whole = plan.whole()
     if whole is not None and results == wanted:
-        run, handle, takes = torch.ops.torch_tpu.run_graph.default._op, whole.handle, plan.parts[0].inputs
-        if takes == inputs:
+        run, handle = torch.ops.torch_tpu.run_graph.default._op, whole.handle
+        takes = [inputs.index(n) for n in plan.parts[0].inputs]
+        if whole.plain and plan.parts[0].inputs == inputs:
 
             def call(args):
                 out = run(handle, args)
                 args.clear()
                 return out
+
+            call.direct = lambda *args, _=whole: run(handle, args)
         else:
-            takes = [inputs.index(n) for n in takes]
 
             def call(args):
-                out = run(handle, [args[i] for i in takes])
+                values = [args[i] for i in takes]
                 args.clear()
-                return out
+                return whole.run(values)
 
         call.program = whole  # the handle lives as long as the callable
     else:
@@ -107,7 +149,8 @@ def _is_cpu(node):
 
 
 def _is_random(node):
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    target = node.args[0] if node.target is rng_prims.run_and_save_rng_state else node.target
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 def _is_mutable(node):
@@ -116,6 +159,21 @@ def _is_mutable(node):
 
 def _uses(node):
     return [n for n in node.all_input_nodes if n.op != "get_attr"]
+
+
+def _prepare_rng(gm):
+    """What activation checkpointing draws twice: AOTAutograd keeps the generator's state of the first time, and describes it
+    as that of the CPU's generator. Here it is a tensor of the device."""
+    nodes = gm.graph.nodes
+    for n in nodes:
+        if n.target is rng_prims.run_and_save_rng_state:
+            state, drawn = (next((u for u in n.users if u.args[1] == i), None) for i in (0, 1))
+            if drawn is not None:
+                n.meta["val"] = drawn.meta.get("val")
+            if state is not None and _tensors(n) and not _is_cpu(n):
+                state.meta["val"] = torch.empty(2, dtype=torch.uint64, device="meta")
+        elif n.target is rng_prims.run_with_rng_state and _tensors(n) and not _is_cpu(n):
+            n.args[0].meta["val"] = torch.empty(2, dtype=torch.uint64, device="meta")
 
 
 class _Plan:
@@ -185,10 +243,9 @@ class _Plan:
             part.prepare()
 
     def whole(self):
-        """The one program that is all of the plan, when only tensors go in and come out; else None."""
+        """The one program that is all of the plan; None when there is none, or one for each shape."""
         part = self.parts[0] if len(self.parts) == 1 else None
-        compiled = part.fixed if isinstance(part, _Program) else None
-        return compiled if compiled is not None and compiled.plain and part.outputs == self.outputs else None
+        return part.fixed if isinstance(part, _Program) and part.outputs == self.outputs else None
 
     def run(self, values):
         env = dict(zip(self.inputs, values, strict=True))
@@ -211,6 +268,23 @@ def _call(gm, node, env):
     return node.target(*args, **kwargs)
 
 
+def _capture_call(gm, node, env):
+    ops = torch.ops.torch_tpu
+    if node.target is rng_prims.run_and_save_rng_state:
+        return ops.capture_rng_state(), _draw(gm, node, env, 0)
+    if node.target is rng_prims.run_with_rng_state:
+        ops.capture_use_rng(env[node.args[0]])
+        out = _draw(gm, node, env, 1)
+        ops.capture_use_rng(None)
+        return out
+    return _call(gm, node, env)
+
+
+def _draw(gm, node, env, at):
+    args, kwargs = torch.fx.map_arg((node.args[at + 1 :], node.kwargs), lambda n: _value(gm, n, env))
+    return node.args[at](*args, **kwargs)
+
+
 class _Host:
     """Nodes that run one by one."""
 
@@ -227,13 +301,21 @@ class _Host:
         return [env[n] for n in self.outputs]
 
 
+def _on_tpu(x):
+    return isinstance(x, torch.Tensor) and x.device.type == "tpu"
+
+
+def _fresh(x):
+    return x.clone() if isinstance(x, torch.Tensor) else x
+
+
 class _Compiled:
     """A program, and what its callers need to know."""
 
     def __init__(self, handle, takes, numbers, outputs):
         self.handle = handle
         self.takes = takes  # numbers of the inputs that it takes, which are tensors
-        self.numbers = numbers  # {number of an output: its value} of outputs that are no tensors
+        self.numbers = numbers  # {number of an output: its value} of outputs that are always the same: no tensors of the device
         self.noutputs = outputs
         self.plain = not numbers
 
@@ -242,7 +324,7 @@ class _Compiled:
         if self.plain:
             return out
         tensors = iter(out)
-        return [self.numbers[i] if i in self.numbers else next(tensors) for i in range(self.noutputs)]
+        return [_fresh(self.numbers[i]) if i in self.numbers else next(tensors) for i in range(self.noutputs)]
 
     def __del__(self):
         with contextlib.suppress(Exception):  # at the interpreter's end
@@ -306,13 +388,13 @@ class _Program:
                 else:
                     env[n] = v
             for node in self.nodes:
-                env[node] = _call(self.plan.gm, node, env)
+                env[node] = _capture_call(self.plan.gm, node, env)
                 for u in _uses(node):
                     if last[u] is node and u not in keep:
                         env.pop(u, None)
             node = None
             outputs = [env[n] for n in self.outputs]
-            tensors = [v for v in outputs if isinstance(v, torch.Tensor)]
+            tensors = [v for v in outputs if _on_tpu(v)]
             handle = ops.capture_end(tensors, self.plan.kind, self._name())
         except BaseException as error:
             refused = ops.capture_drop()
@@ -321,7 +403,7 @@ class _Program:
             if node is not None and isinstance(error, Exception):
                 error.add_note(f'while compiling {node.target} for torch.compile(backend="tpu"){_line(node)}')
             raise
-        numbers = {i: v for i, v in enumerate(outputs) if not isinstance(v, torch.Tensor)}
+        numbers = {i: v for i, v in enumerate(outputs) if not _on_tpu(v)}
         return _Compiled(handle, takes, numbers, len(outputs))
 
     def _name(self):

@@ -27,6 +27,7 @@ struct capture {
   int ninputs, cap_inputs;
   dbuf *rng;
   int64_t blocks; /* drawn so far */
+  val given;      /* the generator's state for now, in place of its own */
   bool refused;
   arena mem; /* of what inputs point to */
 };
@@ -153,6 +154,7 @@ tpu_err *tpu_capture_input(const tpu_tensor *like, tpu_store **out) {
 
 val capture_rng(trace *t) {
   capture *c = t->cap;
+  if (c->given) return c->given;
   const int64_t two[1] = {2};
   if (!c->rng) {
     tpu_err *e = placeholder(t, TPU_U64, 1, two, &c->rng);
@@ -167,12 +169,47 @@ val capture_rng(trace *t) {
   return ir_binary(t->g, IR_ADD, c->rng->value, drawn);
 }
 
-void capture_drew(trace *t, int64_t blocks) { t->cap->blocks += blocks; }
+void capture_drew(trace *t, int64_t blocks) {
+  if (!t->cap->given) t->cap->blocks += blocks;
+}
 
 /* ---- the end of a capture -------------------------------------------------------------------------------------- */
 
 static val value_of(trace *t, const tpu_store *s) {
   return s->buf->trace == t ? s->buf->value : trace_param(t, s->buf, (tpu_dtype)s->dtype, s->ndim, s->dims);
+}
+
+tpu_err *tpu_capture_rng_state(tpu_store **out) {
+  *out = NULL;
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  trace *t = trace_current();
+  val v = capture_rng(t);
+  dbuf *d;
+  TPU_TRY(dbuf_pending(t->device, "the generator's state", &d));
+  d->trace = t;
+  d->value = v;
+  tpu_err *e = ir_failed(t->g) ? ir_take_error(t->g) : trace_add_made(t, d);
+  ex_lock();
+  if (!e) e = store_new_locked(16, t->device, out);
+  if (!e) e = store_set_locked(*out, dbuf_retain(d), TPU_U64, 1, (const int64_t[]){2});
+  ex_unlock();
+  dbuf_release(d);
+  if (!e) return NULL;
+  tpu_store_release(*out);
+  *out = NULL;
+  return e;
+}
+
+tpu_err *tpu_capture_use_rng(const tpu_tensor *state) {
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  trace *t = trace_current();
+  t->cap->given = NULL;
+  if (!state) return NULL;
+  const tpu_store *s = state->store;
+  if (!s || !s->buf || s->dtype != TPU_U64 || s->ndim != 1 || s->dims[0] != 2)
+    return err_new(TPU_ERR_RUNTIME, "tpu: a generator's state is a tensor of two uint64 on the device");
+  t->cap->given = value_of(t, s);
+  return NULL;
 }
 
 static int input_of(const capture *c, const tpu_store *s) {

@@ -40,6 +40,12 @@ tpu_err *trace_add_param(trace *t, dbuf *d, val v) {
   return NULL;
 }
 
+tpu_err *trace_add_made(trace *t, dbuf *d) {
+  if (!room(&t->made, t->nmade, &t->cap_made)) return err_nomem();
+  t->made[t->nmade++] = dbuf_retain(d);
+  return NULL;
+}
+
 val trace_param(trace *t, dbuf *d, tpu_dtype dtype, int ndim, const int64_t *dims) {
   if (d->trace == t) return d->value;
   for (int i = 0; i < t->nparams; i++)
@@ -55,6 +61,7 @@ static void let_go(trace *t, dbuf *d, const tpu_err *why) {
   ex_lock();
   bool unfilled = d->trace == t;
   if (unfilled) {
+    d->reported = t->cap != NULL; /* what only a capture has seen is nobody's error */
     d->trace = NULL;
     d->value = NULL;
   }

@@ -20,6 +20,8 @@ void trace_free(trace *t); /* forgets what was recorded first */
 void trace_set_current(trace *t);
 /* Makes d, which has the value v in the graph, the recording's next parameter. */
 TPU_MUST tpu_err *trace_add_param(trace *t, dbuf *d, val v);
+/* Keeps d, which has its value in the graph, until the recording ends. */
+TPU_MUST tpu_err *trace_add_made(trace *t, dbuf *d);
 /* Why a capture cannot do what was asked; remembered, so that its owner knows what the error was about. */
 TPU_MUST tpu_err *capture_refuse(trace *t, const char *what);
 /* The generator's state for a call that is captured: what earlier calls drew is added. */

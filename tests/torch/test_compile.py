@@ -381,7 +381,7 @@ def test_attention(causal):
     [
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
         lambda p: torch.optim.AdamW(p, lr=0.1),
-        lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1), foreach=True) if not isinstance(p, list) else None,
+        lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1), foreach=False),
     ],
     ids=["sgd", "adamw", "adam_tensor_lr"],
 )
