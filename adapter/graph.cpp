@@ -96,9 +96,9 @@ Tensor alias(const Tensor &of, const tpu_graph_result &r, c10::IntArrayRef sizes
   if (r.offset == of.storage_offset() && of.scalar_type() == static_cast<c10::ScalarType>(r.dtype) &&
       of.sizes() == sizes && of.strides() == strides && !of.is_conj() && !of.is_neg())
     return of;
-  auto t = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(of.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(r.dtype)));
+  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(of.storage()),
+                                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                                    c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(r.dtype)));
   t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, r.offset);
   return t;
 }

@@ -305,9 +305,9 @@ typedef enum {
 } tpu_fit;
 /* The sizes and strides that input i was captured with (lent). */
 TPU_API void tpu_graph_get_input(const tpu_graph *g, int i, tpu_tensor *out);
-/* Runs the graph. inputs: device tensors, or 0-d ones on the CPU. rng: {seed, offset}, moved on. made: room for nstores,
- * receives the new stores. When an input does not fit, nothing is run: *fit says so, with the input's number in *which.
- * Does not wait for the device (except in Debug mode). */
+/* Runs the graph. inputs: device tensors, or 0-d ones on the CPU. rng: {seed, offset}, moved on. made: room for
+ * nstores, receives the new stores. When an input does not fit, nothing is run: *fit says so, with the input's number
+ * in *which. Does not wait for the device (except in Debug mode). */
 TPU_API TPU_MUST tpu_err *tpu_graph_run(tpu_graph *g, const tpu_tensor *inputs, int n, uint64_t *rng, tpu_store **made,
                                         tpu_fit *fit, int *which);
 TPU_API void tpu_graph_release(tpu_graph *g);

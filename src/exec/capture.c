@@ -382,11 +382,8 @@ const tpu_graph_result *tpu_graph_get_result(const tpu_graph *g, int i) {
 
 void tpu_graph_get_input(const tpu_graph *g, int i, tpu_tensor *out) {
   const input *in = &g->inputs[i];
-  *out = (tpu_tensor){.sizes = in->sizes,
-                      .strides = in->strides,
-                      .ndim = in->ndim,
-                      .dtype = in->dtype,
-                      .device = (int16_t)g->device};
+  *out = (tpu_tensor){
+      .sizes = in->sizes, .strides = in->strides, .ndim = in->ndim, .dtype = in->dtype, .device = (int16_t)g->device};
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------- */
@@ -397,8 +394,7 @@ static tpu_err *mismatch(int which, const input *in, const tpu_tensor *t) {
   for (int k = 0; k < 2; k++) {
     int ndim = k ? t->ndim : in->ndim;
     buf_printf(&b, "%s%s[", k ? ", got " : "", tpu_dtype_name((tpu_dtype)(k ? t->dtype : in->dtype)));
-    for (int i = 0; i < ndim; i++)
-      buf_printf(&b, "%s%lld", i ? ", " : "", (long long)(k ? t->sizes[i] : in->sizes[i]));
+    for (int i = 0; i < ndim; i++) buf_printf(&b, "%s%lld", i ? ", " : "", (long long)(k ? t->sizes[i] : in->sizes[i]));
     buf_char(&b, ']');
   }
   tpu_err *e = b.failed ? err_nomem()
@@ -482,8 +478,7 @@ static tpu_err *bind_locked(const tpu_graph *g, const tpu_tensor *inputs, dbuf *
     if (p->output < 0) continue;
     const out_spec *o = &e->outs[p->output];
     tpu_store *s = p->store >= 0 ? made[p->store] : inputs[p->input].store;
-    TPU_TRY(
-        store_set_locked(s, dbuf_retain(outs[p->output]), (tpu_dtype)o->base_dtype, o->base_ndim, o->base_dims));
+    TPU_TRY(store_set_locked(s, dbuf_retain(outs[p->output]), (tpu_dtype)o->base_dtype, o->base_ndim, o->base_dims));
   }
   return NULL;
 }

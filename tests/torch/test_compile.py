@@ -11,7 +11,20 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
-from tpu_testing import DEVICE, IS_CPU, agree, check, close, compiles, device_only, run_python, same, steady, synchronize, to_device
+from tpu_testing import (
+    DEVICE,
+    IS_CPU,
+    agree,
+    check,
+    close,
+    compiles,
+    device_only,
+    run_python,
+    same,
+    steady,
+    synchronize,
+    to_device,
+)
 
 BACKEND = "aot_eager" if IS_CPU else "tpu"
 compiled = partial(torch.compile, backend=BACKEND)
