@@ -106,6 +106,7 @@ void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   const auto &s = op.schema();
   const std::string name = s.overload_name().empty() ? s.name() : s.name() + "." + s.overload_name();
   if (decompose(op, name, stack)) return;
+  if (tpu_capturing()) throw_if(tpu_capture_refuse("runs on the CPU"));
   report_fallback(name);
   std::optional<at::Generator> cpu_generator;
   lend_generator(s, stack, cpu_generator);
@@ -133,6 +134,7 @@ TPU_API void tpu_adapter_set_resolver(int (*f)(const char *name)) { torch_tpu::r
 // For a decomposition that gave up: the CPU runs the operator. 1: refused by TORCH_TPU_FALLBACK=error.
 TPU_API int tpu_adapter_report_fallback(const char *name) {
   try {
+    if (tpu_capturing()) return 0;  // the copy to the CPU ends the capture
     torch_tpu::report_fallback(name);
     return 0;
   } catch (const c10::Error &) { return 1; }

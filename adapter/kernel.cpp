@@ -225,7 +225,7 @@ void Kernel::call(torch::jit::Stack *stack) {
   c10::IValue *in = stack->data() + base;
   if (C10_UNLIKELY(before != nullptr)) before(in);
   std::exception_ptr out_of_range;
-  if (C10_UNLIKELY(bound != nullptr)) {
+  if (C10_UNLIKELY(bound != nullptr) && !tpu_capturing()) {
     try {
       bound->check(*this, in);
     } catch (const c10::Error &) { out_of_range = std::current_exception(); }
@@ -397,6 +397,8 @@ void Kernel::call(torch::jit::Stack *stack) {
   pass_default_dtype();
   if (C10_UNLIKELY(writes) && shares_written_storage(*this, values.data)) check_overlap(f);
 
+  if (C10_UNLIKELY(generator != nullptr) && tpu_capturing() && rng_of(*generator) != default_rng(c.device))
+    throw_if(tpu_capture_refuse("draws from a generator of its own"));
   std::unique_lock<std::mutex> rng_lock;
   if (C10_UNLIKELY(random)) rng_lock = std::unique_lock<std::mutex>(rng_mutex(generator, c.device));
   c.rng = generator ? rng_of(*generator) : default_rng(c.device);

@@ -262,6 +262,58 @@ TPU_API TPU_MUST tpu_err *tpu_call_run(tpu_call *c);
 TPU_API TPU_MUST tpu_err *tpu_record_begin(int device);
 TPU_API TPU_MUST tpu_err *tpu_record_end(void);
 
+/* ---- graphs: many calls as one program, kept ------------------------------------------------------------------- */
+
+typedef struct tpu_graph tpu_graph;
+
+/* Begins a capture: until it ends, the thread's calls are built into a graph and none of them runs. What was on the
+ * device before becomes a constant of the graph, except for its inputs; reading a value is an error. */
+TPU_API TPU_MUST tpu_err *tpu_capture_begin(int device);
+TPU_API bool tpu_capturing(void); /* this thread */
+/* The next input: gives the store that stands for it. like: sizes, strides (dense, in any order) and dtype. */
+TPU_API TPU_MUST tpu_err *tpu_capture_input(const tpu_tensor *like, tpu_store **out);
+/* Ends the capture and compiles. Results are the outputs (device tensors, without conj and neg bits); inputs that were
+ * written get their new value at each run. op, for errors of a run, lives for the process; name is copied. */
+TPU_API TPU_MUST tpu_err *tpu_capture_end(const tpu_tensor *outputs, int noutputs, const char *op, const char *name,
+                                          tpu_graph **out);
+/* Gives the capture up. True when something was asked in it that no graph can do (a read, an operator on the CPU). */
+TPU_API bool tpu_capture_drop(void);
+/* Notes that the capture cannot do `what` ("reads a value on the host"), and gives the error that says so. */
+TPU_API TPU_MUST tpu_err *tpu_capture_refuse(const char *what);
+
+/* A store that holds the generator's state, two uint64, as it will be at this place of the run; and from now on draws
+ * with such a state, which does not move on (NULL: with the generator's own again). For recomputing what was drawn. */
+TPU_API TPU_MUST tpu_err *tpu_capture_rng_state(tpu_store **out);
+TPU_API TPU_MUST tpu_err *tpu_capture_use_rng(const tpu_tensor *state);
+
+/* One result: a view of the new store number `store`, or of the storage of input number `input`; the other is -1. */
+typedef struct {
+  int store, input;
+  uint8_t dtype;
+  int32_t ndim;
+  int64_t offset;
+  const int64_t *sizes, *strides;
+} tpu_graph_result;
+typedef struct {
+  int device, ninputs, nstores, nresults;
+  bool random; /* it draws from the generator */
+} tpu_graph_info;
+TPU_API void tpu_graph_describe(const tpu_graph *g, tpu_graph_info *out);
+TPU_API const tpu_graph_result *tpu_graph_get_result(const tpu_graph *g, int i);
+typedef enum {
+  TPU_FIT_YES,
+  TPU_FIT_COPY,   /* not laid out as it was captured: wants a copy of tpu_graph_get_input's strides */
+  TPU_FIT_WRITTEN /* the same, and what the graph writes to the copy has to be copied back */
+} tpu_fit;
+/* The sizes and strides that input i was captured with (lent). */
+TPU_API void tpu_graph_get_input(const tpu_graph *g, int i, tpu_tensor *out);
+/* Runs the graph. inputs: device tensors, or 0-d ones on the CPU. rng: {seed, offset}, moved on. made: room for
+ * nstores, receives the new stores. When an input does not fit, nothing is run: *fit says so, with the input's number
+ * in *which. Does not wait for the device (except in Debug mode). */
+TPU_API TPU_MUST tpu_err *tpu_graph_run(tpu_graph *g, const tpu_tensor *inputs, int n, uint64_t *rng, tpu_store **made,
+                                        tpu_fit *fit, int *which);
+TPU_API void tpu_graph_release(tpu_graph *g);
+
 /* host (dense, row-major, C-contiguous) -> tensor, and back. The write returns when host may be reused; the read
  * blocks until the value is there and raises an error that an earlier asynchronous call left. nbytes of host =
  * number of elements * element size. */

@@ -1,24 +1,455 @@
-"""torch.compile(backend="tpu").
+"""torch.compile(backend="tpu"): docs/compile.md.
 
-Today Dynamo and AOTAutograd trace the function, and the graph then runs operator by operator with the kernels of eager
-mode: results are those of eager mode, and so is the speed. One program for the whole graph is not there yet.
+AOTAutograd gives graphs of ATen operators, forward and backward. A graph is run once, operator by operator, with tensors
+that have no values, through the kernels of eager mode; the core keeps what they would do as one program (a capture). The
+compiled callable hands its arguments to that program. What a program cannot hold (a tensor on the CPU, an operator that
+reads its arguments on the host) is cut out: the graph is then a list of parts, some of them programs, run in order.
 """
 
+import contextlib
+import os
 import warnings
 
-_warned = False
+import torch
+from torch._prims import rng_prims
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_OPTIONS = {
+    "fallback": ("eager", "error"),
+    "partitioner": ("min_cut", "default"),
+}
+_warned = set()
 
 
-def backend(graph, example_inputs, **kwargs):
+def backend(graph, example_inputs, *, mode=None, options=None):
     """The Dynamo backend. Gives a callable for the graph."""
-    global _warned
-    from torch._dynamo.backends.debugging import aot_eager
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
-    if not _warned:
-        _warned = True
-        warnings.warn(
-            'torch.compile(backend="tpu") runs the traced graph operator by operator for now, at the speed of eager mode',
-            UserWarning,
-            stacklevel=2,
+    settings = _settings(mode, options)
+    direct = []
+
+    def compiler(kind):
+        def compile_kind(gm, inputs):
+            call = compile_graph(gm, kind, settings)
+            if kind == "graph" and _needs_no_wrapper(gm, example_inputs):
+                direct.append(getattr(call, "direct", None))
+            return call
+
+        return compile_kind
+
+    out = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("graph"),
+        partition_fn=min_cut_rematerialization_partition if settings["partitioner"] == "min_cut" else default_partition,
+        decompositions={},
+        keep_inference_input_mutations=True,
+    )(graph, example_inputs)
+    _forget_streams(graph)
+    return direct[0] if len(direct) == 1 and direct[0] is not None else out
+
+
+def _needs_no_wrapper(gm, example_inputs):
+    """Whether AOTAutograd's graph takes what Dynamo's graph takes and gives what it gives: then AOTAutograd's wrapper, which
+    costs more than a small program, has nothing to do."""
+    from torch._functorch._aot_autograd.schemas import OutputType
+
+    meta = torch._guards.TracingContext.get().fw_metadata
+    return (
+        len(gm.graph.find_nodes(op="placeholder")) == len(example_inputs)
+        and all(type(x) in (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor) for x in example_inputs)
+        and not any(i.mutates_data or i.mutates_metadata or i.mutates_storage_metadata for i in meta.input_info)
+        and all(o.output_type in (OutputType.non_alias, OutputType.unsafe_view_alias) for o in meta.output_info)
+        and meta.num_intermediate_bases == 0
+        and meta.grad_enabled_mutation is None
+        and not meta.tokens
+    )
+
+
+def _forget_streams(graph):
+    """For a device with streams Dynamo looks up the current one before each call of a graph, for which only operators on
+    streams ask. A graph without them is called without."""
+    from torch._dynamo import graph_bytecode_inputs
+
+    if len(graph_bytecode_inputs.index_to_bytecode_constructor) == 1 and not any(
+        "stream" in str(n.target) for m in graph.modules() if isinstance(m, torch.fx.GraphModule) for n in m.graph.nodes
+    ):
+        graph_bytecode_inputs.reset_user_object_tracking()
+
+
+def _settings(mode, options):
+    if mode is not None and mode not in _MODES:
+        raise ValueError(f'torch.compile(backend="tpu"): unknown mode {mode!r}; expected one of {", ".join(_MODES)}')
+    out = {name: values[0] for name, values in _OPTIONS.items()}
+    for name, value in (options or {}).items():
+        if name not in _OPTIONS:
+            raise ValueError(f'torch.compile(backend="tpu"): unknown option {name!r}; known are {", ".join(sorted(_OPTIONS))}')
+        if value not in _OPTIONS[name]:
+            known = ", ".join(map(repr, _OPTIONS[name]))
+            raise ValueError(f'torch.compile(backend="tpu"): option {name!r}: expected one of {known}, got {value!r}')
+        out[name] = value
+    return out
+
+
+def compile_graph(gm, kind, settings):
+    """A boxed callable for an ATen graph. kind: "graph", "forward" or "backward"."""
+    _prepare_rng(gm)
+    nodes = list(gm.graph.nodes)
+    inputs = [n for n in nodes if n.op == "placeholder"]
+    results = pytree.tree_leaves(nodes[-1].args[0], is_leaf=lambda x: x is None)
+    wanted = list(dict.fromkeys(r for r in results if isinstance(r, Node)))
+    plan = _Plan(gm, [n for n in nodes if n.op == "call_function"], inputs, wanted, frozenset(), kind, settings)
+    plan.prepare()
+    whole = plan.whole()
+    if whole is not None and results == wanted:
+        run, handle = torch.ops.torch_tpu.run_graph.default._op, whole.handle
+        takes = [inputs.index(n) for n in plan.parts[0].inputs]
+        if whole.plain and plan.parts[0].inputs == inputs:
+
+            def call(args):
+                out = run(handle, args)
+                args.clear()
+                return out
+
+            call.direct = lambda *args, _=whole: run(handle, args)
+        else:
+
+            def call(args):
+                values = [args[i] for i in takes]
+                args.clear()
+                return whole.run(values)
+
+        call.program = whole  # the handle lives as long as the callable
+    else:
+        where = {n: i for i, n in enumerate(wanted)}
+
+        def call(args):
+            values = list(args)
+            args.clear()
+            out = plan.run(values)
+            return [out[where[r]] if isinstance(r, Node) else r for r in results]
+
+    call._boxed_call = True
+    return call
+
+
+# ---- cutting ---------------------------------------------------------------------------------------------------------
+
+
+def _tensors(node):
+    return [v for v in pytree.tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
+
+
+def _is_cpu(node):
+    found = _tensors(node)
+    return bool(found) and all(t.device.type == "cpu" for t in found)
+
+
+def _is_random(node):
+    target = node.args[0] if node.target is rng_prims.run_and_save_rng_state else node.target
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def _is_mutable(node):
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _uses(node):
+    return [n for n in node.all_input_nodes if n.op != "get_attr"]
+
+
+def _prepare_rng(gm):
+    """What activation checkpointing draws twice: AOTAutograd keeps the generator's state of the first time, and describes it
+    as that of the CPU's generator. Here it is a tensor of the device."""
+    nodes = gm.graph.nodes
+    for n in nodes:
+        if n.target is rng_prims.run_and_save_rng_state:
+            state, drawn = (next((u for u in n.users if u.args[1] == i), None) for i in (0, 1))
+            if drawn is not None:
+                n.meta["val"] = drawn.meta.get("val")
+            if state is not None and _tensors(n) and not _is_cpu(n):
+                state.meta["val"] = torch.empty(2, dtype=torch.uint64, device="meta")
+        elif n.target is rng_prims.run_with_rng_state and _tensors(n) and not _is_cpu(n):
+            n.args[0].meta["val"] = torch.empty(2, dtype=torch.uint64, device="meta")
+
+
+class _Plan:
+    """Nodes of a graph as a list of parts that run one after the other."""
+
+    def __init__(self, gm, nodes, inputs, outputs, eager, kind, settings):
+        self.gm, self.nodes, self.inputs, self.outputs = gm, nodes, inputs, outputs
+        self.eager, self.kind, self.settings = eager, kind, settings
+        levels = self._levels()
+        self.parts = []
+        for level in sorted(set(levels.values())):
+            inside = [n for n in nodes if levels[n] == level]
+            self.parts.append((_Program if level % 2 else _Host)(self, inside))
+        place = {n: i for i, n in enumerate((*inputs, *nodes))}
+        needed = set(outputs)
+        for part in reversed(self.parts):
+            own = set(part.nodes)
+            part.outputs = [n for n in (outputs if len(self.parts) == 1 else part.nodes) if n in needed]
+            part.inputs = sorted({u for n in part.nodes for u in _uses(n) if u not in own}, key=place.get)
+            if len(self.parts) == 1:
+                part.inputs = [n for n in inputs if n in outputs or n in part.inputs]
+            needed.update(part.inputs)
+
+    def _levels(self):
+        """Odd levels are programs, even ones run on the host; a node's level is no lower than that of what it uses."""
+        device = {n: self._on_device(n) for n in self.nodes}
+        own = set(self.nodes)
+        for n in reversed(self.nodes):  # a CPU constant belongs to a program only when nothing else needs it
+            if device[n] is None and _is_cpu(n) and (n in self.outputs or any(device.get(u) is False for u in n.users)):
+                device[n] = False
+        levels, top, drawn = {}, 0, 0
+        for n in self.nodes:
+            below = [(levels[u], device[u]) for u in _uses(n) if u in own]
+            mine = device[n]
+            if mine is None:
+                level = max((level for level, _ in below), default=1)
+                device[n] = mine = level % 2 == 1
+            level = max([1 if mine else 0, *(level if level % 2 == mine else level + 1 for level, _ in below)])
+            floor = top if _is_mutable(n) else drawn if _is_random(n) else 0  # writes come last, draws keep their order
+            level = max(level, floor if floor % 2 == mine else floor + 1)
+            levels[n] = level
+            top = max(top, level)
+            if _is_random(n):
+                drawn = level
+        return levels
+
+    def _on_device(self, n):
+        """True: part of a program; False: on the host; None: where its users are."""
+        if n in self.eager or n.target is torch.ops.aten._local_scalar_dense.default:
+            return False
+        uses = _uses(n)
+        if not _tensors(n):
+            return None
+        if not _is_cpu(n):
+            return True
+        if any(_tensors(u) and (u.op == "placeholder" or u not in self._free) for u in uses) or _is_random(n):
+            return False
+        self._free.add(n)
+        return None
+
+    @property
+    def _free(self):
+        return self.__dict__.setdefault("_free_nodes", set())
+
+    def prepare(self):
+        for part in self.parts:
+            part.prepare()
+
+    def whole(self):
+        """The one program that is all of the plan; None when there is none, or one for each shape."""
+        part = self.parts[0] if len(self.parts) == 1 else None
+        return part.fixed if isinstance(part, _Program) and part.outputs == self.outputs else None
+
+    def run(self, values):
+        env = dict(zip(self.inputs, values, strict=True))
+        for part in self.parts:
+            env.update(zip(part.outputs, part.run([env[n] for n in part.inputs]), strict=True))
+        return [env[n] for n in self.outputs]
+
+
+def _value(gm, x, env):
+    if x.op == "get_attr":
+        out = gm
+        for name in x.target.split("."):
+            out = getattr(out, name)
+        return out
+    return env[x]
+
+
+def _call(gm, node, env):
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: _value(gm, n, env))
+    return node.target(*args, **kwargs)
+
+
+def _capture_call(gm, node, env):
+    ops = torch.ops.torch_tpu
+    if node.target is rng_prims.run_and_save_rng_state:
+        return ops.capture_rng_state(), _draw(gm, node, env, 0)
+    if node.target is rng_prims.run_with_rng_state:
+        ops.capture_use_rng(env[node.args[0]])
+        out = _draw(gm, node, env, 1)
+        ops.capture_use_rng(None)
+        return out
+    return _call(gm, node, env)
+
+
+def _draw(gm, node, env, at):
+    args, kwargs = torch.fx.map_arg((node.args[at + 1 :], node.kwargs), lambda n: _value(gm, n, env))
+    return node.args[at](*args, **kwargs)
+
+
+class _Host:
+    """Nodes that run one by one."""
+
+    def __init__(self, plan, nodes):
+        self.plan, self.nodes = plan, nodes
+
+    def prepare(self):
+        pass
+
+    def run(self, values):
+        env = dict(zip(self.inputs, values, strict=True))
+        for n in self.nodes:
+            env[n] = _call(self.plan.gm, n, env)
+        return [env[n] for n in self.outputs]
+
+
+def _on_tpu(x):
+    return isinstance(x, torch.Tensor) and x.device.type == "tpu"
+
+
+def _fresh(x):
+    return x.clone() if isinstance(x, torch.Tensor) else x
+
+
+class _Compiled:
+    """A program, and what its callers need to know."""
+
+    def __init__(self, handle, takes, numbers, outputs):
+        self.handle = handle
+        self.takes = takes  # numbers of the inputs that it takes, which are tensors
+        self.numbers = numbers  # {number of an output: its value} of outputs that are always the same: no tensors of the device
+        self.noutputs = outputs
+        self.plain = not numbers
+
+    def run(self, values):
+        out = torch.ops.torch_tpu.run_graph.default._op(self.handle, [values[i] for i in self.takes])
+        if self.plain:
+            return out
+        tensors = iter(out)
+        return [_fresh(self.numbers[i]) if i in self.numbers else next(tensors) for i in range(self.noutputs)]
+
+    def __del__(self):
+        with contextlib.suppress(Exception):  # at the interpreter's end
+            torch.ops.torch_tpu.release_graph.default._op(self.handle)
+
+
+class _Program:
+    """Nodes that run as one program: one for each set of sizes and numbers, or, when those are known, a single one."""
+
+    def __init__(self, plan, nodes):
+        self.plan, self.nodes = plan, nodes
+        self.fixed = self.split = None
+        self.known = {}
+
+    def prepare(self):
+        values = [n.meta.get("val") for n in self.inputs]
+        if all(isinstance(v, torch.Tensor) and _is_static(v) for v in values):
+            self.fixed = self._compile(values)
+
+    def run(self, values):
+        if self.split is not None:
+            return self.split.run(values)
+        compiled = self.fixed
+        if compiled is None:
+            key = tuple(tuple(v.shape) if isinstance(v, torch.Tensor) else (type(v), v) for v in values)
+            compiled = self.known.get(key)
+            if compiled is None:
+                compiled = self._compile(values)
+                if compiled is None:
+                    return self.split.run(values)
+                self.known[key] = compiled
+        return compiled.run(values)
+
+    def _compile(self, values):
+        """The program for such values; None: it was split."""
+        plan = self.plan
+        node, error = None, None
+        with _plain_kernels():
+            try:
+                return self._capture(values)
+            except _Refused as refused:
+                node, error = refused.node, refused.__cause__
+        self._warn(node, error)
+        self.split = _Plan(plan.gm, self.nodes, self.inputs, self.outputs, plan.eager | {node}, plan.kind, plan.settings)
+        self.split.prepare()
+        return None
+
+    def _capture(self, values):
+        ops = torch.ops.torch_tpu
+        device = next(t.device for n in (*self.nodes, *self.inputs) for t in _tensors(n) if t.device.type == "tpu")
+        last = {u: n for n in self.nodes for u in _uses(n)}
+        keep = set(self.outputs)
+        ops.capture_begin(device)
+        node = None
+        try:
+            env, takes = {}, []
+            for i, (n, v) in enumerate(zip(self.inputs, values, strict=True)):
+                if isinstance(v, torch.Tensor):
+                    takes.append(i)
+                    env[n] = ops.capture_input(list(v.shape), list(v.stride()), v.dtype)
+                else:
+                    env[n] = v
+            for node in self.nodes:
+                env[node] = _capture_call(self.plan.gm, node, env)
+                for u in _uses(node):
+                    if last[u] is node and u not in keep:
+                        env.pop(u, None)
+            node = None
+            outputs = [env[n] for n in self.outputs]
+            tensors = [v for v in outputs if _on_tpu(v)]
+            handle = ops.capture_end(tensors, self.plan.kind, self._name())
+        except BaseException as error:
+            refused = ops.capture_drop()
+            if node is not None and isinstance(error, Exception) and (refused or not _is_aten(node)):
+                raise _Refused(node) from error
+            if node is not None and isinstance(error, Exception):
+                error.add_note(f'while compiling {node.target} for torch.compile(backend="tpu"){_line(node)}')
+            raise
+        numbers = {i: v for i, v in enumerate(outputs) if not _on_tpu(v)}
+        return _Compiled(handle, takes, numbers, len(outputs))
+
+    def _name(self):
+        line = next((_line(n) for n in self.nodes if _line(n)), "")
+        return f"compiled {self.plan.kind}{line}"
+
+    def _warn(self, node, error):
+        policy = "error" if os.environ.get("TORCH_TPU_FALLBACK") == "error" else self.plan.settings["fallback"]
+        text = (
+            f'torch.compile(backend="tpu"): {node.target}{_line(node)} cannot be part of the compiled program '
+            f"({str(error).splitlines()[0] if str(error) else type(error).__name__})"
         )
-    return aot_eager(graph, example_inputs)
+        if policy == "error":
+            raise NotImplementedError(f"{text}; the fallback to eager mode is switched off") from error
+        if node.target not in _warned:
+            _warned.add(node.target)
+            warnings.warn(f"{text}; it runs by itself between two programs", UserWarning, stacklevel=2)
+
+
+class _Refused(Exception):
+    def __init__(self, node):
+        self.node = node
+
+
+@contextlib.contextmanager
+def _plain_kernels():
+    """The graph says everything: no mode of the place where it is compiled may change what its operators do."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
+        yield
+
+
+def _is_aten(node):
+    return isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in ("aten", "prims", "tpu")
+
+
+def _is_static(t):
+    return all(type(n) is int for n in (*t.shape, *t.stride()))
+
+
+def _line(node):
+    """" at file:line" of the user's code that the node comes from, or ""."""
+    found = ""
+    for line in (node.meta.get("stack_trace") or "").splitlines():
+        parts = line.strip().split(", ")
+        if parts[0].startswith('File "') and len(parts) > 1 and parts[1].startswith("line "):
+            found = f" at {parts[0][6:-1]}:{parts[1][5:]}"
+    return found

@@ -85,6 +85,8 @@ def _checked(device=None) -> int:
 
 
 def current_device() -> int:
+    if torch.compiler.is_compiling():  # Dynamo knows this one, and guards on what it gives
+        return torch.accelerator.current_device_index()
     return _core_lib.tpu_get_device()
 
 
@@ -251,6 +253,8 @@ def _wrap(s):
 
 
 def current_stream(device=None):
+    if torch.compiler.is_compiling():
+        return torch.accelerator.current_stream() if device is None else torch.accelerator.current_stream(device)
     return _wrap(torch._C._accelerator_getStream(_checked(device)))
 
 

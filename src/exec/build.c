@@ -2,7 +2,7 @@
  * of docs/architecture.md. No lock is held here; what the call's arguments look like was copied into call_state. */
 #include <string.h>
 
-#include "exec/exec.h"
+#include "exec/trace.h"
 #include "ops/accept.h"
 
 typedef struct {
@@ -42,6 +42,7 @@ static val add_param(builder *b, param_spec spec, tpu_dtype dtype, int ndim, con
 
 /* A number of a call that is recorded: its value is known now. */
 static val recorded_number(builder *b, const op_host_number *n, tpu_dtype dtype) {
+  if (b->t->cap) return number_constant(b->g, n, dtype);
   dbuf *d = NULL;
   ex_lock();
   tpu_err *e = number_get_locked(n, dtype, b->c->device, &d);
@@ -148,6 +149,7 @@ static val env_number(op_ctx *c, int arg, int elem, tpu_dtype d, bool weak) {
 }
 
 static val recorded_rng(builder *b) {
+  if (b->t->cap) return capture_rng(b->t);
   pjrt_buffer *p;
   dbuf *d = NULL;
   tpu_err *e = b->c->rng ? pjrt_buffer_from_host(ex.client, b->c->device, b->c->rng, dtype_pjrt(TPU_U64),
@@ -510,7 +512,8 @@ tpu_err *entry_record(tpu_call *c, call_state *cs, trace *t, call_entry *e, val 
   if (!err) err = build_row(&b, e);
   mem_free(b.metas);
   e->rng_blocks = (uint64_t)b.rng_blocks;
-  if (!err && c->rng) c->rng[1] += e->rng_blocks;
+  if (!err && t->cap) capture_drew(t, b.rng_blocks);
+  else if (!err && c->rng) c->rng[1] += e->rng_blocks;
   *outs = b.outs;
   return err;
 }

@@ -320,6 +320,15 @@ void ex_forget(void) {
 
 /* ---- running --------------------------------------------------------------------------------------------------- */
 
+tpu_err *call_rng(int device, uint64_t *rng, uint64_t blocks, dbuf **out) {
+  if (!rng) return err_new(TPU_ERR_RUNTIME, "no generator was given");
+  pjrt_buffer *b;
+  TPU_TRY(pjrt_buffer_from_host(ex.client, device, rng, dtype_pjrt(TPU_U64), (const int64_t[]){2}, 1, &b));
+  TPU_TRY(dbuf_new(b, device, NULL, out));
+  rng[1] += blocks;
+  return NULL;
+}
+
 /* Fills cs->bufs with the program's inputs and pending outputs, a reference each. Under ex.lock. *n: how many there
  * are, also on failure. */
 static tpu_err *gather_locked(tpu_call *c, call_state *cs, const call_entry *e, int *n) {
@@ -343,13 +352,7 @@ static tpu_err *gather_locked(tpu_call *c, call_state *cs, const call_entry *e, 
         TPU_TRY(number_get_locked(&num, (tpu_dtype)p->dtype, c->device, &d));
         break;
       }
-      default: {
-        if (!c->rng) return err_new(TPU_ERR_RUNTIME, "no generator was given");
-        pjrt_buffer *b;
-        TPU_TRY(pjrt_buffer_from_host(ex.client, c->device, c->rng, dtype_pjrt(TPU_U64), (const int64_t[]){2}, 1, &b));
-        TPU_TRY(dbuf_new(b, c->device, NULL, &d));
-        c->rng[1] += e->rng_blocks;
-      }
+      default: TPU_TRY(call_rng(c->device, c->rng, e->rng_blocks, &d));
     }
     cs->bufs[(*n)++] = d;
   }
@@ -410,8 +413,7 @@ tpu_err *call_results(tpu_call *c, const call_entry *e, tpu_store **made) {
   return err;
 }
 
-/* Debug mode: waits for what the call made; the first error. */
-static tpu_err *debug_wait(const call_entry *e, dbuf *const *outs) {
+tpu_err *call_debug_wait(const call_entry *e, dbuf *const *outs) {
   tpu_err *err = NULL;
   for (int i = 0; i < e->noutputs && !err; i++) {
     bool async;
@@ -462,7 +464,7 @@ static tpu_err *run_locked(tpu_call *c, call_state *cs, call_entry *e, bool defe
       dbuf_release(cs->bufs[i]);
     }
   }
-  if (waits && !err) err = debug_wait(e, waits);
+  if (waits && !err) err = call_debug_wait(e, waits);
   mem_free(waits);
   if (err && made) {
     for (int i = 0; i < e->nouts; i++) tpu_store_release(made[i]);

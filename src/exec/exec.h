@@ -79,6 +79,7 @@ struct tpu_store {
   int16_t ndim;
   int64_t *dims; /* inline_dims or a block of its own */
   int64_t inline_dims[STORE_INLINE_DIMS];
+  bool uncounted; /* made in a capture, where it takes no memory */
   uint64_t stamp; /* the last call that saw it, and its number in that call */
   int32_t number;
   tpu_store *prev, *next;
@@ -138,6 +139,8 @@ TPU_MUST tpu_err *number_get_locked(const op_host_number *n, tpu_dtype dtype, in
 TPU_MUST tpu_err *number_check(const tpu_op *op, int arg, const op_host_number *n, tpu_dtype dtype);
 /* Host representation; gives its size in bytes (at most 16), 0 when the dtype is unknown. */
 size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]);
+/* The same as a constant of a graph. */
+val number_constant(ir_graph *g, const op_host_number *n, tpu_dtype dtype);
 
 /* ---- operators ------------------------------------------------------------------------------------------------- */
 
@@ -220,12 +223,13 @@ typedef struct call_state {
   bool busy;
 } call_state;
 
-typedef enum { PARAM_STORE, PARAM_NUMBER, PARAM_START, PARAM_RNG } param_kind;
+typedef enum { PARAM_STORE, PARAM_NUMBER, PARAM_START, PARAM_RNG, PARAM_CONSTANT } param_kind;
 typedef struct {
   uint8_t kind, dtype;
   bool donated; /* an output may reuse it */
   int16_t arg;  /* NUMBER */
-  int32_t elem; /* NUMBER: list element; STORE: number of the store; START: number of the tensor */
+  int32_t elem; /* NUMBER: list element; STORE: number of the store (of a graph: of the input); START: number of the
+                   tensor; CONSTANT: number of the graph's constant */
   int32_t k;    /* START: which start */
 } param_spec;
 
@@ -293,6 +297,10 @@ dbuf *call_foreign_locked(const call_state *cs, const trace *own);
 /* Waits until it is filled. Consumes the reference. */
 void call_wait_foreign(dbuf *take_d);
 TPU_MUST tpu_err *call_results(tpu_call *c, const call_entry *e, tpu_store **made);
+/* The device buffer of a generator's state, which moves on by `blocks`. */
+TPU_MUST tpu_err *call_rng(int device, uint64_t *rng, uint64_t blocks, dbuf **out);
+/* Debug mode: waits for the outputs of e (a reference each; consumed); the first error. */
+TPU_MUST tpu_err *call_debug_wait(const call_entry *e, dbuf *const *take_outs);
 
 /* ---- recording (record.c) ---------------------------------------------------------------------------------------- */
 

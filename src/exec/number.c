@@ -51,6 +51,19 @@ size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]) {
   }
 }
 
+val number_constant(ir_graph *g, const op_host_number *n, tpu_dtype dtype) {
+  uint8_t bits[16];
+  int64_t i = 0;
+  double re = n->is_int && n->dtype == TPU_U64 ? (double)(uint64_t)n->i : n->is_int ? (double)n->i : n->re;
+  if (ir_is_complex(dtype)) return ir_const_c(g, dtype, re, n->im, 0, NULL);
+  if (dtype == TPU_F32 || dtype == TPU_BF16) return ir_const_f(g, dtype, n->is_int ? (float)n->i : (float)re, 0, NULL);
+  if (ir_is_float(dtype)) return ir_const_f(g, dtype, re, 0, NULL);
+  if (!number_bits(n, dtype, bits))
+    return ir_fail(g, TPU_ERR_NOT_IMPLEMENTED, "tpu: a number cannot be given as %s", tpu_dtype_name(dtype));
+  memcpy(&i, bits, 8); /* ir_const_i cuts it to the dtype's width */
+  return ir_const_i(g, dtype, i, 0, NULL);
+}
+
 /* The largest finite value of a float dtype. */
 static double float_max(tpu_dtype d) {
   switch (d) {

@@ -3,22 +3,15 @@
  * parameter. When the recording is flushed, the values that somebody still holds become the program's outputs. */
 #include <string.h>
 
-#include "exec/exec.h"
-
-struct trace {
-  int depth, device;
-  ir_graph *g;
-  dbuf **params, **made;
-  int nparams, cap_params, nmade, cap_made;
-  val *param_vals;
-  tpu_err *err; /* what went wrong while recording; goes into all that was made */
-};
+#include "exec/trace.h"
 
 static __thread trace *current;
 static __thread int
     deferring; /* how deep in recordings that were begun in DeferAndFuse mode, where calls wait anyway */
 
 trace *trace_current(void) { return current; }
+void trace_set_current(trace *t) { current = t; }
+bool tpu_capturing(void) { return current && current->cap; }
 ir_graph *trace_graph(trace *t) { return t->g; }
 
 static bool room(dbuf ***list, int n, int *cap) {
@@ -31,41 +24,58 @@ static bool room(dbuf ***list, int n, int *cap) {
   return true;
 }
 
+tpu_err *trace_add_param(trace *t, dbuf *d, val v) {
+  int cap = t->cap_params;
+  if (!room(&t->params, t->nparams, &t->cap_params)) return err_nomem();
+  if (cap != t->cap_params) {
+    val *more = mem_realloc(t->param_vals, (size_t)t->cap_params * sizeof *more);
+    if (!more) {
+      t->cap_params = cap;
+      return err_nomem();
+    }
+    t->param_vals = more;
+  }
+  t->params[t->nparams] = dbuf_retain(d);
+  t->param_vals[t->nparams++] = v;
+  return NULL;
+}
+
+tpu_err *trace_add_made(trace *t, dbuf *d) {
+  if (!room(&t->made, t->nmade, &t->cap_made)) return err_nomem();
+  t->made[t->nmade++] = dbuf_retain(d);
+  return NULL;
+}
+
 val trace_param(trace *t, dbuf *d, tpu_dtype dtype, int ndim, const int64_t *dims) {
   if (d->trace == t) return d->value;
   for (int i = 0; i < t->nparams; i++)
     if (t->params[i] == d) return t->param_vals[i];
-  int cap = t->cap_params;
-  if (!room(&t->params, t->nparams, &t->cap_params)) return ir_fail(t->g, TPU_ERR_OOM, "out of host memory");
-  if (cap != t->cap_params) {
-    val *v = mem_realloc(t->param_vals, (size_t)t->cap_params * sizeof *v);
-    if (!v) {
-      t->cap_params = cap;
-      return ir_fail(t->g, TPU_ERR_OOM, "out of host memory");
-    }
-    t->param_vals = v;
-  }
   val v = ir_param(t->g, dtype, ndim, dims);
-  t->params[t->nparams] = dbuf_retain(d);
-  t->param_vals[t->nparams++] = v;
-  return v;
+  tpu_err *e = trace_add_param(t, d, v);
+  if (!e) return v;
+  tpu_err_free(e);
+  return ir_fail(t->g, TPU_ERR_OOM, "out of host memory");
+}
+
+static void let_go(trace *t, dbuf *d, const tpu_err *why) {
+  ex_lock();
+  bool unfilled = d->trace == t;
+  if (unfilled) {
+    d->reported = t->cap != NULL; /* what only a capture has seen is nobody's error */
+    d->trace = NULL;
+    d->value = NULL;
+  }
+  ex_unlock();
+  if (unfilled)
+    dbuf_fill(d, NULL,
+              why ? err_copy(why) : err_new(TPU_ERR_RUNTIME, "the recording that makes this value was given up"));
+  dbuf_release(d);
 }
 
 /* Forgets what was recorded; values that were not filled get the error (copied). */
 static void drop(trace *t, const tpu_err *why) {
-  for (int i = 0; i < t->nmade; i++) {
-    dbuf *d = t->made[i];
-    ex_lock();
-    bool unfilled = d->trace != NULL;
-    d->trace = NULL;
-    d->value = NULL;
-    ex_unlock();
-    if (unfilled)
-      dbuf_fill(d, NULL,
-                why ? err_copy(why) : err_new(TPU_ERR_RUNTIME, "the recording that makes this value was given up"));
-    dbuf_release(d);
-  }
-  for (int i = 0; i < t->nparams; i++) dbuf_release(t->params[i]);
+  for (int i = 0; i < t->nmade; i++) let_go(t, t->made[i], why);
+  for (int i = 0; i < t->nparams; i++) let_go(t, t->params[i], why); /* those of a capture are unfilled too */
   t->nmade = t->nparams = 0;
   ir_free(t->g);
   t->g = NULL;
@@ -123,6 +133,7 @@ static tpu_err *run(trace *t) {
 
 tpu_err *trace_flush(trace *t) {
   if (!t->g) return NULL;
+  if (t->cap) return capture_refuse(t, "reads a value on the host");
   tpu_err *e = run(t);
   drop(t, e);
   t->g = ir_new();
@@ -132,7 +143,7 @@ tpu_err *trace_flush(trace *t) {
 
 tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs) {
   if (t->err) return err_copy(t->err);
-  if (c->device != t->device) TPU_TRY(trace_flush(t));
+  if (c->device != t->device) TPU_TRY(t->cap ? capture_refuse(t, "uses another device") : trace_flush(t));
   t->device = c->device;
   if (!t->g) return err_nomem();
   tpu_err *err;
@@ -143,7 +154,7 @@ tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs) {
     dbuf *foreign = err ? NULL : call_foreign_locked(cs, t);
     if (!foreign) break;
     ex_unlock();
-    err = trace_flush(t); /* the other recording may wait for this one */
+    err = t->cap ? NULL : trace_flush(t); /* the other recording may wait for this one */
     call_wait_foreign(foreign);
     if (err) return err;
   }
@@ -201,6 +212,11 @@ tpu_err *tpu_record_begin(int device) {
     deferring++;
     return NULL;
   }
+  return trace_new(device, &current);
+}
+
+tpu_err *trace_new(int device, trace **out) {
+  *out = NULL;
   trace *t = mem_calloc(sizeof *t);
   if (!t) return err_nomem();
   t->depth = 1;
@@ -210,8 +226,17 @@ tpu_err *tpu_record_begin(int device) {
     mem_free(t);
     return err_nomem();
   }
-  current = t;
+  *out = t;
   return NULL;
+}
+
+void trace_free(trace *t) {
+  if (t->g) drop(t, t->err);
+  tpu_err_free(t->err);
+  mem_free(t->params);
+  mem_free(t->param_vals);
+  mem_free(t->made);
+  mem_free(t);
 }
 
 tpu_err *tpu_record_end(void) {
@@ -225,10 +250,6 @@ tpu_err *tpu_record_end(void) {
   tpu_err *e = t->g ? run(t) : NULL;
   if (t->g) drop(t, e);
   current = NULL;
-  tpu_err_free(t->err);
-  mem_free(t->params);
-  mem_free(t->param_vals);
-  mem_free(t->made);
-  mem_free(t);
+  trace_free(t);
   return e;
 }

@@ -93,7 +93,8 @@ bool dbuf_done(dbuf *d) {
 tpu_err *store_new_locked(size_t nbytes, int device, tpu_store **out) {
   *out = NULL;
   tpu_memory_stats *m = &ex.memory[device];
-  if (m->limit && (int64_t)nbytes > m->limit - m->allocated) {
+  bool uncounted = tpu_capturing();
+  if (!uncounted && m->limit && (int64_t)nbytes > m->limit - m->allocated) {
     m->ooms++;
     return err_new(
         TPU_ERR_OOM,
@@ -116,17 +117,19 @@ tpu_err *store_new_locked(size_t nbytes, int device, tpu_store **out) {
   s->ndim = 0;
   s->dtype = TPU_U8;
   s->dims = s->inline_dims;
+  s->uncounted = uncounted;
   s->stamp = 0;
   s->prev = NULL;
   s->next = ex.stores;
   if (ex.stores) ex.stores->prev = s;
   ex.stores = s;
+  *out = s;
+  if (uncounted) return NULL;
   m->allocated += (int64_t)nbytes;
   m->total_allocated += (int64_t)nbytes;
   m->stores++;
   if (m->allocated > m->allocated_peak) m->allocated_peak = m->allocated;
   if (m->stores > m->stores_peak) m->stores_peak = m->stores;
-  *out = s;
   return NULL;
 }
 
@@ -153,8 +156,10 @@ void tpu_store_release(tpu_store *s) {
   else ex.stores = s->next;
   if (s->next) s->next->prev = s->prev;
   address_give(s->address, s->nbytes);
-  ex.memory[s->device].allocated -= (int64_t)s->nbytes;
-  ex.memory[s->device].stores--;
+  if (!s->uncounted) {
+    ex.memory[s->device].allocated -= (int64_t)s->nbytes;
+    ex.memory[s->device].stores--;
+  }
   dbuf *d = s->buf;
   if (d) d->bound--;
   ex_unlock();
@@ -248,7 +253,7 @@ tpu_err *tpu_store_resize(tpu_store *s, size_t nbytes) {
   tpu_memory_stats *m = &ex.memory[s->device];
   tpu_err *e = NULL;
   void *address = NULL;
-  if (nbytes > s->nbytes && m->limit && (int64_t)(nbytes - s->nbytes) > m->limit - m->allocated) {
+  if (!s->uncounted && nbytes > s->nbytes && m->limit && (int64_t)(nbytes - s->nbytes) > m->limit - m->allocated) {
     m->ooms++;
     e = err_new(TPU_ERR_OOM,
                 "tpu: out of memory: tried to resize a storage to %zu bytes on tpu:%d, which holds %lld bytes of which "
@@ -258,7 +263,7 @@ tpu_err *tpu_store_resize(tpu_store *s, size_t nbytes) {
     e = err_new(TPU_ERR_OOM, "tpu: out of memory: no address range of %zu bytes is left", nbytes);
   } else {
     address_give(s->address, s->nbytes);
-    m->allocated += (int64_t)nbytes - (int64_t)s->nbytes;
+    if (!s->uncounted) m->allocated += (int64_t)nbytes - (int64_t)s->nbytes;
     if (m->allocated > m->allocated_peak) m->allocated_peak = m->allocated;
     s->address = address;
     s->nbytes = nbytes;

@@ -1,0 +1,188 @@
+// graph.cpp - torch.compile's graphs: operators that begin, feed and end a capture, and the one that runs a graph. They
+// are operators so that Python reaches them through PyTorch's own calls; torch_tpu/compile.py is their only user.
+#include <mutex>
+
+#include "adapter/kernel.h"
+
+namespace torch_tpu {
+namespace {
+
+using at::Tensor;
+
+struct Graph {
+  tpu_graph *graph = nullptr;
+  tpu_graph_info info{};
+  ~Graph() { tpu_graph_release(graph); }
+};
+Graph *graph_at(int64_t handle) { return reinterpret_cast<Graph *>(handle); }
+
+void capture_begin(c10::Device device) {
+  TORCH_CHECK(device.is_privateuseone(), "torch_tpu: a graph is captured for a tpu device, not for ", device);
+  throw_if(tpu_capture_begin(device.has_index() ? device.index() : tpu_get_device()));
+}
+
+bool capture_drop() { return tpu_capture_drop(); }
+
+// The strides that an input is taken with: its own when they are dense in some order, else the usual ones.
+c10::DimVector input_strides(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  c10::SmallVector<size_t, 8> order(sizes.size());
+  for (size_t i = 0; i < order.size(); i++) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
+  int64_t want = 1;
+  bool dense = true;
+  c10::DimVector usual(sizes.size());
+  for (size_t i = sizes.size(); i-- > 0;) {
+    if (sizes[order[i]] == 1) continue;
+    dense &= strides[order[i]] == want;
+    want *= sizes[order[i]];
+  }
+  if (dense) return c10::DimVector(strides.begin(), strides.end());
+  want = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    usual[i] = want;
+    want *= std::max<int64_t>(sizes[i], 1);
+  }
+  return usual;
+}
+
+Tensor capture_input(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
+  const c10::DimVector order = input_strides(sizes, strides);
+  tpu_tensor like{};
+  like.sizes = sizes.data();
+  like.strides = order.data();
+  like.ndim = static_cast<int32_t>(sizes.size());
+  like.dtype = static_cast<uint8_t>(dtype);
+  tpu_store *store = nullptr;
+  throw_if(tpu_capture_input(&like, &store));
+  return make_tensor(store, sizes, order, dtype);
+}
+
+Tensor capture_rng_state() {
+  tpu_store *store = nullptr;
+  throw_if(tpu_capture_rng_state(&store));
+  return make_tensor(store, {2}, {1}, c10::kUInt64);
+}
+
+void capture_use_rng(const std::optional<Tensor> &state) {
+  if (!state) return throw_if(tpu_capture_use_rng(nullptr));
+  const tpu_tensor t = lend(*state);
+  throw_if(tpu_capture_use_rng(&t));
+}
+
+const char *op_of(const std::string &kind) {  // for the process
+  if (kind == "forward") return "compiled forward";
+  if (kind == "backward") return "compiled backward";
+  return "compiled graph";
+}
+
+int64_t capture_end(const std::vector<Tensor> &outputs, const std::string &kind, const std::string &name) {
+  std::vector<Tensor> held;
+  std::vector<tpu_tensor> lent;
+  for (const Tensor &t : outputs) {
+    TORCH_CHECK(on_tpu(t), "torch_tpu: an output of a graph is on ", t.device());
+    held.push_back(t.resolve_conj().resolve_neg());
+    lent.push_back(lend(held.back()));
+  }
+  auto g = std::make_unique<Graph>();
+  throw_if(tpu_capture_end(lent.data(), static_cast<int>(lent.size()), op_of(kind), name.c_str(), &g->graph));
+  tpu_graph_describe(g->graph, &g->info);
+  return reinterpret_cast<int64_t>(g.release());
+}
+
+void release_graph(int64_t handle) { delete graph_at(handle); }
+
+// A view of another tensor's storage.
+Tensor alias(const Tensor &of, const tpu_graph_result &r, c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  if (r.offset == of.storage_offset() && of.scalar_type() == static_cast<c10::ScalarType>(r.dtype) &&
+      of.sizes() == sizes && of.strides() == strides && !of.is_conj() && !of.is_neg())
+    return of;
+  auto t = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(of.storage()),
+                                                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                                    c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(r.dtype)));
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, r.offset);
+  return t;
+}
+
+// (int graph, Tensor[] inputs) -> Tensor[]
+void run_graph(const c10::OperatorHandle &, torch::jit::Stack *stack) {
+  const size_t base = stack->size() - 2;
+  const Graph &g = *graph_at((*stack)[base].toInt());
+  const auto args = (*stack)[base + 1].toListRef();
+  const int n = static_cast<int>(args.size());
+  c10::SmallVector<Tensor, 16> inputs;
+  c10::SmallVector<tpu_tensor, 16> lent(n);
+  const auto take = [&](int i, Tensor t) {
+    if (t.is_cpu() && t.dim() > 0) t = t.to(device_at(g.info.device));
+    if (t.is_cpu()) lend_host(lent[i], t);
+    else if (on_tpu(t)) lend_device(lent[i], t.unsafeGetTensorImpl());
+    else TORCH_CHECK(false, "torch_tpu: input ", i, " of a compiled graph is on ", t.device());
+    inputs[i] = std::move(t);
+  };
+  inputs.resize(n);
+  for (int i = 0; i < n; i++) take(i, args[i].toTensor());
+
+  c10::SmallVector<tpu_store *, 8> made(g.info.nstores);
+  std::vector<std::pair<Tensor, Tensor>> written;  // where it belongs, what the graph writes
+  for (;;) {
+    tpu_fit fit;
+    int which = 0;
+    tpu_err *e;
+    {
+      std::unique_lock<std::mutex> lock;
+      if (g.info.random) lock = std::unique_lock<std::mutex>(rng_mutex(nullptr, g.info.device));
+      e = tpu_graph_run(g.graph, lent.data(), n, g.info.random ? default_rng(g.info.device) : nullptr, made.data(),
+                        &fit, &which);
+    }
+    throw_if(e);
+    if (C10_LIKELY(fit == TPU_FIT_YES)) break;
+    tpu_tensor like;
+    tpu_graph_get_input(g.graph, which, &like);
+    const size_t dims = static_cast<size_t>(like.ndim);
+    const Tensor given = inputs[which];
+    Tensor copy = at::empty_strided({like.sizes, dims}, {like.strides, dims}, given.options());
+    copy_any(copy, given);
+    if (fit == TPU_FIT_WRITTEN) written.emplace_back(given, copy);
+    take(which, copy);
+  }
+  for (const auto &[to, from] : written) copy_any(to, from);
+
+  c10::List<Tensor> out;
+  out.reserve(g.info.nresults);
+  c10::SmallVector<Tensor, 8> stores(g.info.nstores);
+  for (int i = 0; i < g.info.nresults; i++) {
+    const tpu_graph_result &r = *tpu_graph_get_result(g.graph, i);
+    const c10::IntArrayRef sizes(r.sizes, r.ndim), strides(r.strides, r.ndim);
+    if (r.input >= 0) {
+      Tensor of = inputs[r.input];
+      if (of.is_cpu()) of = of.to(device_at(g.info.device));
+      out.push_back(alias(of, r, sizes, strides));
+    } else if (stores[r.store].defined()) {
+      out.push_back(alias(stores[r.store], r, sizes, strides));
+    } else {
+      Tensor t = make_tensor(made[r.store], sizes, strides, static_cast<c10::ScalarType>(r.dtype));
+      if (r.offset) t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, r.offset);
+      stores[r.store] = t;
+      out.push_back(std::move(t));
+    }
+  }
+  stack->resize(base);
+  stack->emplace_back(std::move(out));
+}
+
+}  // namespace
+
+TORCH_LIBRARY(torch_tpu, m) {
+  m.def("capture_begin(Device device) -> ()", TORCH_FN(capture_begin));
+  m.def("capture_input(int[] size, int[] stride, ScalarType dtype) -> Tensor", TORCH_FN(capture_input));
+  m.def("capture_rng_state() -> Tensor", TORCH_FN(capture_rng_state));
+  m.def("capture_use_rng(Tensor? state) -> ()", TORCH_FN(capture_use_rng));
+  m.def("capture_end(Tensor[] outputs, str kind, str name) -> int",
+        [](const std::vector<Tensor> &outputs, std::string kind, std::string name) {
+          return capture_end(outputs, kind, name);
+        });
+  m.def("capture_drop() -> bool", TORCH_FN(capture_drop));
+  m.def("release_graph(int graph) -> ()", TORCH_FN(release_graph));
+  m.def("run_graph(int graph, Tensor[] inputs) -> Tensor[]", torch::CppFunction::makeFromBoxedFunction<&run_graph>());
+}
+
+}  // namespace torch_tpu

@@ -1,0 +1,541 @@
+/* Capture: a recording that is kept. Its calls become one program, which is run again and again with other inputs:
+ * torch.compile's graphs.
+ *
+ * Inputs are stores whose value is a parameter of the graph; nothing lies behind them. Numbers and the starts of views
+ * are constants here, for the graph is compiled for them. A value that was on the device before becomes a parameter
+ * that the graph holds on to. A random call takes the generator's state as it will be at the run, moved on by what
+ * calls before it in the graph draw: so the numbers are those that the calls would have drawn one by one.
+ *
+ * An input is taken as it was captured: dense, the only tensor of its store, in one order of dimensions. A tensor that
+ * lies in memory in another way has to be copied first, which is the adapter's part (tpu_fit). */
+#include <string.h>
+
+#include "exec/trace.h"
+
+typedef struct {
+  tpu_store *s; /* only in the capture */
+  dbuf *value;
+  int32_t ndim;
+  uint8_t dtype;
+  bool used, written; /* it is read or returned; the graph gives it a new value */
+  size_t nbytes;      /* 0: no elements, and no parameter */
+  const int64_t *sizes, *strides, *dims;
+} input;
+
+struct capture {
+  input *inputs;
+  int ninputs, cap_inputs;
+  dbuf *rng;
+  int64_t blocks; /* drawn so far */
+  val given;      /* the generator's state for now, in place of its own */
+  bool refused;
+  arena mem; /* of what inputs point to */
+};
+
+/* Where an output of the program goes: to a new store, or to an input. */
+typedef struct {
+  int32_t store, input; /* the other is -1 */
+  int32_t output;       /* -1: a store without a value */
+  size_t nbytes;
+} place;
+
+struct tpu_graph {
+  call_entry *e;
+  arena mem;
+  const char *op;
+  int device, ninputs, nstores, nresults, nplaces, nconstants;
+  input *inputs;
+  place *places;
+  tpu_graph_result *results;
+  dbuf **constants;
+};
+
+/* ---- capturing ------------------------------------------------------------------------------------------------- */
+
+tpu_err *tpu_capture_begin(int device) {
+  TPU_TRY(ex_ready());
+  if (trace_current()) return err_new(TPU_ERR_RUNTIME, "tpu: a capture cannot begin inside of a recording");
+  if (device < 0 || device >= ex.ndevices)
+    return err_new(TPU_ERR_RUNTIME, "tpu: device index %d is out of range: there are %d devices", device, ex.ndevices);
+  trace *t;
+  TPU_TRY(trace_new(device, &t));
+  t->cap = mem_calloc(sizeof *t->cap);
+  if (!t->cap) {
+    trace_free(t);
+    return err_nomem();
+  }
+  arena_init(&t->cap->mem);
+  trace_set_current(t);
+  return NULL;
+}
+
+static bool finish(trace *t) {
+  capture *c = t->cap;
+  bool refused = c->refused;
+  trace_set_current(NULL);
+  for (int i = 0; i < c->ninputs; i++) {
+    tpu_store_release(c->inputs[i].s);
+    dbuf_release(c->inputs[i].value);
+  }
+  trace_free(t);
+  dbuf_release(c->rng);
+  mem_free(c->inputs);
+  arena_free(&c->mem);
+  mem_free(c);
+  return refused;
+}
+
+bool tpu_capture_drop(void) { return tpu_capturing() && finish(trace_current()); }
+
+tpu_err *capture_refuse(trace *t, const char *what) {
+  t->cap->refused = true;
+  return err_new(TPU_ERR_RUNTIME, "tpu: a graph that is compiled as one program cannot have an operator that %s", what);
+}
+
+tpu_err *tpu_capture_refuse(const char *what) {
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  return capture_refuse(trace_current(), what);
+}
+
+/* A value that the run will provide. */
+static tpu_err *placeholder(trace *t, tpu_dtype dtype, int ndim, const int64_t *dims, dbuf **out) {
+  TPU_TRY(dbuf_pending(t->device, "an input of a graph", out));
+  (*out)->trace = t;
+  (*out)->value = ir_param(t->g, dtype, ndim, dims);
+  tpu_err *e = ir_failed(t->g) ? ir_take_error(t->g) : trace_add_param(t, *out, (*out)->value);
+  if (!e) return NULL;
+  dbuf_release(*out);
+  *out = NULL;
+  return e;
+}
+
+tpu_err *tpu_capture_input(const tpu_tensor *like, tpu_store **out) {
+  *out = NULL;
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  trace *t = trace_current();
+  capture *c = t->cap;
+  if (c->ninputs == c->cap_inputs) {
+    int cap = c->cap_inputs ? c->cap_inputs * 2 : 16;
+    input *p = mem_realloc(c->inputs, (size_t)cap * sizeof *p);
+    if (!p) return err_nomem();
+    c->inputs = p;
+    c->cap_inputs = cap;
+  }
+  size_t size = tpu_dtype_size((tpu_dtype)like->dtype), n = (size_t)like->ndim * sizeof(int64_t);
+  if (!size)
+    return err_new(TPU_ERR_NOT_IMPLEMENTED, "tpu: dtype number %d of PyTorch is not supported on this device",
+                   like->dtype);
+  int64_t numel = 1;
+  for (int i = 0; i < like->ndim; i++) numel *= like->sizes[i];
+  input in = {.ndim = like->ndim, .dtype = like->dtype, .nbytes = (size_t)numel * size};
+  int64_t *dims = arena_alloc(&c->mem, n + 1);
+  in.sizes = arena_copy(&c->mem, like->sizes, n);
+  in.strides = arena_copy(&c->mem, like->strides, n);
+  in.dims = dims;
+  if (c->mem.failed) return err_nomem();
+  if (numel && !store_natural_dims(like, in.nbytes, dims))
+    return err_new(TPU_ERR_RUNTIME, "tpu: an input of a graph has to be dense");
+  ex_lock();
+  tpu_err *e = store_new_locked(in.nbytes, t->device, &in.s);
+  if (!e && numel) {
+    e = placeholder(t, (tpu_dtype)in.dtype, in.ndim, dims, &in.value);
+    if (!e) e = store_set_locked(in.s, dbuf_retain(in.value), (tpu_dtype)in.dtype, in.ndim, dims);
+  }
+  ex_unlock();
+  if (e) {
+    tpu_store_release(in.s);
+    dbuf_release(in.value);
+    return e;
+  }
+  c->inputs[c->ninputs++] = in;
+  *out = tpu_store_retain(in.s);
+  return NULL;
+}
+
+val capture_rng(trace *t) {
+  capture *c = t->cap;
+  if (c->given) return c->given;
+  const int64_t two[1] = {2};
+  if (!c->rng) {
+    tpu_err *e = placeholder(t, TPU_U64, 1, two, &c->rng);
+    if (e) {
+      val bad = ir_fail(t->g, tpu_err_get_kind(e), "%s", tpu_err_message(e));
+      tpu_err_free(e);
+      return bad;
+    }
+  }
+  if (!c->blocks) return c->rng->value;
+  val drawn = ir_const_ints(t->g, TPU_U64, (const int64_t[]){0, c->blocks}, 1, two);
+  return ir_binary(t->g, IR_ADD, c->rng->value, drawn);
+}
+
+void capture_drew(trace *t, int64_t blocks) {
+  if (!t->cap->given) t->cap->blocks += blocks;
+}
+
+/* ---- the end of a capture -------------------------------------------------------------------------------------- */
+
+static val value_of(trace *t, const tpu_store *s) {
+  return s->buf->trace == t ? s->buf->value : trace_param(t, s->buf, (tpu_dtype)s->dtype, s->ndim, s->dims);
+}
+
+tpu_err *tpu_capture_rng_state(tpu_store **out) {
+  *out = NULL;
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  trace *t = trace_current();
+  val v = capture_rng(t);
+  dbuf *d;
+  TPU_TRY(dbuf_pending(t->device, "the generator's state", &d));
+  d->trace = t;
+  d->value = v;
+  tpu_err *e = ir_failed(t->g) ? ir_take_error(t->g) : trace_add_made(t, d);
+  ex_lock();
+  if (!e) e = store_new_locked(16, t->device, out);
+  if (!e) e = store_set_locked(*out, dbuf_retain(d), TPU_U64, 1, (const int64_t[]){2});
+  ex_unlock();
+  dbuf_release(d);
+  if (!e) return NULL;
+  tpu_store_release(*out);
+  *out = NULL;
+  return e;
+}
+
+tpu_err *tpu_capture_use_rng(const tpu_tensor *state) {
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  trace *t = trace_current();
+  t->cap->given = NULL;
+  if (!state) return NULL;
+  const tpu_store *s = state->store;
+  if (!s || !s->buf || s->dtype != TPU_U64 || s->ndim != 1 || s->dims[0] != 2)
+    return err_new(TPU_ERR_RUNTIME, "tpu: a generator's state is a tensor of two uint64 on the device");
+  t->cap->given = value_of(t, s);
+  return NULL;
+}
+
+static int input_of(const capture *c, const tpu_store *s) {
+  for (int i = 0; i < c->ninputs; i++)
+    if (c->inputs[i].s == s) return i;
+  return -1;
+}
+
+/* The store's value as an output of the program, and where it goes. */
+static void add_place(trace *t, tpu_graph *g, const tpu_store *s, int store, int in) {
+  call_entry *e = g->e;
+  place *p = &g->places[g->nplaces++];
+  *p = (place){store, in, -1, s->nbytes};
+  if (!s->buf) return;
+  int alias = -1;
+  const input *i = in >= 0 ? &g->inputs[in] : NULL;
+  if (i && s->dtype == i->dtype && s->ndim == i->ndim && !memcmp(s->dims, i->dims, (size_t)s->ndim * sizeof *s->dims))
+    for (int k = 0; k < t->nparams; k++)
+      if (t->params[k] == t->cap->inputs[in].value) alias = k;
+  ir_output(t->g, value_of(t, s), alias);
+  p->output = e->noutputs++;
+  out_spec *o = &e->outs[e->nouts++];
+  *o = (out_spec){.output = p->output, .base_dtype = s->dtype, .base_ndim = s->ndim};
+  o->base_dims = arena_copy(&e->mem, s->dims, (size_t)s->ndim * sizeof *s->dims);
+  if (alias >= 0) e->params[alias].donated = true;
+}
+
+static tpu_err *describe(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n) {
+  capture *c = t->cap;
+  g->ninputs = c->ninputs;
+  g->nresults = n;
+  g->inputs = arena_alloc(&g->mem, (size_t)(c->ninputs + 1) * sizeof *g->inputs);
+  g->results = arena_alloc(&g->mem, (size_t)(n + 1) * sizeof *g->results);
+  g->places = arena_alloc(&g->mem, (size_t)(c->ninputs + n + 1) * sizeof *g->places);
+  tpu_store **stores = arena_alloc(&g->mem, (size_t)(n + 1) * sizeof *stores);
+  call_entry *e = g->e;
+  e->outs = arena_alloc(&e->mem, (size_t)(c->ninputs + n + 1) * sizeof *e->outs);
+  int cap_params = t->nparams + n + c->ninputs + 1; /* outputs may add constants */
+  e->params = arena_alloc(&e->mem, (size_t)cap_params * sizeof *e->params);
+  if (g->mem.failed || e->mem.failed) return err_nomem();
+  for (int i = 0; i < c->ninputs; i++) {
+    input *in = &g->inputs[i];
+    *in = c->inputs[i];
+    size_t bytes = (size_t)in->ndim * sizeof(int64_t);
+    in->sizes = arena_copy(&g->mem, in->sizes, bytes);
+    in->strides = arena_copy(&g->mem, in->strides, bytes);
+    in->dims = arena_copy(&g->mem, in->dims, bytes);
+    in->s = NULL;
+    in->value = NULL;
+    if (g->mem.failed) return err_nomem();
+  }
+  for (int i = 0; i < n; i++) {
+    const tpu_tensor *o = &outputs[i];
+    tpu_graph_result *r = &g->results[i];
+    size_t bytes = (size_t)o->ndim * sizeof(int64_t);
+    *r = (tpu_graph_result){.store = -1, .input = input_of(c, o->store)};
+    r->dtype = o->dtype;
+    r->ndim = o->ndim;
+    r->offset = o->offset;
+    r->sizes = arena_copy(&g->mem, o->sizes, bytes);
+    r->strides = arena_copy(&g->mem, o->strides, bytes);
+    if (r->input >= 0) {
+      g->inputs[r->input].used = true;
+      continue;
+    }
+    for (int k = 0; k < g->nstores && r->store < 0; k++)
+      if (stores[k] == o->store) r->store = k;
+    if (r->store >= 0) continue;
+    r->store = g->nstores;
+    stores[g->nstores++] = o->store;
+    add_place(t, g, o->store, r->store, -1);
+  }
+  for (int i = 0; i < c->ninputs; i++) {
+    const tpu_store *s = c->inputs[i].s;
+    if (s->buf == c->inputs[i].value) continue;
+    if (!s->buf || s->nbytes != c->inputs[i].nbytes)
+      return capture_refuse(t, "changes the size of the storage of one of its inputs");
+    g->inputs[i].written = true;
+    add_place(t, g, s, -1, i);
+  }
+  return g->mem.failed || e->mem.failed ? err_nomem() : NULL;
+}
+
+/* What each parameter of the pruned graph is. */
+static tpu_err *parameters(trace *t, tpu_graph *g) {
+  capture *c = t->cap;
+  call_entry *e = g->e;
+  int *kept = arena_alloc(&g->mem, (size_t)(t->nparams + 1) * sizeof *kept);
+  g->constants = arena_alloc(&g->mem, (size_t)(t->nparams + 1) * sizeof *g->constants);
+  if (!kept || !g->constants) return err_nomem();
+  e->nparams = ir_prune_params(t->g, kept);
+  for (int i = 0; i < e->nparams; i++) {
+    dbuf *d = t->params[kept[i]];
+    param_spec *p = &e->params[i]; /* kept[i] >= i */
+    *p = (param_spec){.kind = PARAM_CONSTANT, .donated = e->params[kept[i]].donated, .elem = g->nconstants};
+    e->ndonated += p->donated;
+    if (d == c->rng) {
+      p->kind = PARAM_RNG;
+    } else if (d->trace != t) {
+      g->constants[g->nconstants++] = dbuf_retain(d);
+    } else {
+      p->kind = PARAM_STORE;
+      for (p->elem = 0; c->inputs[p->elem].value != d;) p->elem++;
+      g->inputs[p->elem].used = true;
+    }
+  }
+  e->rng_blocks = (uint64_t)c->blocks;
+  return NULL;
+}
+
+static tpu_err *build(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n, const char *name) {
+  if (t->err) return err_copy(t->err);
+  TPU_TRY(entry_new(&g->e));
+  ex_lock();
+  tpu_err *err = describe(t, g, outputs, n);
+  ex_unlock();
+  if (err) return err;
+  if (ir_failed(t->g)) return ir_take_error(t->g);
+  TPU_TRY(parameters(t, g));
+  g->e->name = arena_copy(&g->e->mem, name, strlen(name) + 1);
+  if (!g->e->name) return err_nomem();
+  if (!g->e->noutputs) return NULL;
+  program *p;
+  TPU_TRY(program_get(t->g, name, &p));
+  atomic_store(&g->e->prog, p);
+  tnode *programs, *entries;
+  ex_lock();
+  program_trim_locked(&programs, &entries);
+  ex_unlock();
+  program_dropped(programs, entries);
+  return NULL;
+}
+
+tpu_err *tpu_capture_end(const tpu_tensor *outputs, int noutputs, const char *op, const char *name, tpu_graph **out) {
+  *out = NULL;
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  trace *t = trace_current();
+  tpu_graph *g = mem_calloc(sizeof *g);
+  if (!g) return err_nomem();
+  arena_init(&g->mem);
+  g->device = t->device;
+  g->op = op;
+  tpu_err *e = build(t, g, outputs, noutputs, name);
+  if (e) {
+    tpu_graph_release(g);
+    return e; /* the capture goes on: its owner drops it, and learns whether it was refused */
+  }
+  finish(t);
+  *out = g;
+  return NULL;
+}
+
+void tpu_graph_release(tpu_graph *g) {
+  if (!g) return;
+  for (int i = 0; i < g->nconstants; i++) dbuf_release(g->constants[i]);
+  entry_release(g->e);
+  arena_free(&g->mem);
+  mem_free(g);
+}
+
+/* ---- what a graph is ------------------------------------------------------------------------------------------- */
+
+void tpu_graph_describe(const tpu_graph *g, tpu_graph_info *out) {
+  *out = (tpu_graph_info){g->device, g->ninputs, g->nstores, g->nresults, g->e->rng_blocks > 0};
+}
+
+const tpu_graph_result *tpu_graph_get_result(const tpu_graph *g, int i) {
+  return i >= 0 && i < g->nresults ? &g->results[i] : NULL;
+}
+
+void tpu_graph_get_input(const tpu_graph *g, int i, tpu_tensor *out) {
+  const input *in = &g->inputs[i];
+  *out = (tpu_tensor){
+      .sizes = in->sizes, .strides = in->strides, .ndim = in->ndim, .dtype = in->dtype, .device = (int16_t)g->device};
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------- */
+
+static tpu_err *mismatch(int which, const input *in, const tpu_tensor *t) {
+  buf b;
+  buf_init(&b);
+  for (int k = 0; k < 2; k++) {
+    int ndim = k ? t->ndim : in->ndim;
+    buf_printf(&b, "%s%s[", k ? ", got " : "", tpu_dtype_name((tpu_dtype)(k ? t->dtype : in->dtype)));
+    for (int i = 0; i < ndim; i++) buf_printf(&b, "%s%lld", i ? ", " : "", (long long)(k ? t->sizes[i] : in->sizes[i]));
+    buf_char(&b, ']');
+  }
+  tpu_err *e = b.failed ? err_nomem()
+                        : err_new(TPU_ERR_RUNTIME, "tpu: input %d of a compiled graph: expected %s", which, b.data);
+  buf_free(&b);
+  return e;
+}
+
+/* Whether the input lies in memory as it was captured. Under ex.lock. */
+static bool fits(const input *in, const tpu_tensor *t) {
+  const tpu_store *s = t->store;
+  if (!in->nbytes || !(in->used || in->written)) return true;
+  if (t->offset || t->flags || s->nbytes != in->nbytes) return false;
+  for (int k = 0; k < in->ndim; k++)
+    if (t->strides[k] != in->strides[k] && t->sizes[k] != 1) return false;
+  if (!in->used) return true;
+  return s->buf && s->dtype == in->dtype && s->ndim == in->ndim &&
+         !memcmp(s->dims, in->dims, (size_t)s->ndim * sizeof *s->dims);
+}
+
+static tpu_err *check_locked(const tpu_graph *g, const tpu_tensor *inputs, tpu_fit *fit, int *which, dbuf **foreign) {
+  for (int i = 0; i < g->ninputs; i++) {
+    const input *in = &g->inputs[i];
+    const tpu_tensor *t = &inputs[i];
+    *which = i;
+    if (t->dtype != in->dtype || t->ndim != in->ndim ||
+        memcmp(t->sizes, in->sizes, (size_t)in->ndim * sizeof *in->sizes) != 0)
+      return mismatch(i, in, t);
+    if (!t->store) { /* a number on the CPU */
+      if (t->ndim || in->written) return err_new(TPU_ERR_RUNTIME, "tpu: input %d of a graph is on the CPU", i);
+      continue;
+    }
+    if (t->device != g->device)
+      return err_new(TPU_ERR_RUNTIME, "tpu: a graph compiled for tpu:%d got an input on tpu:%d", g->device, t->device);
+    if (!fits(in, t)) {
+      *fit = in->written ? TPU_FIT_WRITTEN : TPU_FIT_COPY;
+      return NULL;
+    }
+    dbuf *d = t->store->buf;
+    if (d && d->trace) {
+      *foreign = dbuf_retain(d);
+      return NULL;
+    }
+  }
+  return NULL;
+}
+
+/* bufs: the program's inputs, then its pending outputs; *n: how many there are, also on failure. */
+static tpu_err *gather_locked(const tpu_graph *g, const tpu_tensor *inputs, uint64_t *rng, dbuf **bufs, int *n) {
+  const call_entry *e = g->e;
+  for (int i = 0; i < e->nparams; i++) {
+    const param_spec *p = &e->params[i];
+    dbuf *d = NULL;
+    if (p->kind == PARAM_RNG) {
+      TPU_TRY(call_rng(g->device, rng, e->rng_blocks, &d));
+    } else if (p->kind == PARAM_CONSTANT) {
+      d = dbuf_retain(g->constants[p->elem]);
+    } else if (inputs[p->elem].store) {
+      d = dbuf_retain(inputs[p->elem].store->buf);
+    } else {
+      op_host_number number;
+      const tpu_value v = {.tag = TPU_TENSOR, .u.tensor = &inputs[p->elem]};
+      if (!op_read_number(&v, 0, &number)) return err_new(TPU_ERR_RUNTIME, "input %d of a graph is no number", p->elem);
+      TPU_TRY(number_get_locked(&number, (tpu_dtype)inputs[p->elem].dtype, g->device, &d));
+    }
+    bufs[(*n)++] = d;
+  }
+  for (int i = 0; i < e->noutputs; i++) {
+    TPU_TRY(dbuf_pending(g->device, g->op, &bufs[*n]));
+    ++*n;
+  }
+  return NULL;
+}
+
+static tpu_err *bind_locked(const tpu_graph *g, const tpu_tensor *inputs, dbuf **outs, tpu_store **made) {
+  const call_entry *e = g->e;
+  for (int i = 0; i < g->nplaces; i++) /* what can fail for want of memory comes first */
+    if (g->places[i].store >= 0) TPU_TRY(store_new_locked(g->places[i].nbytes, g->device, &made[g->places[i].store]));
+  for (int i = 0; i < g->nplaces; i++) {
+    const place *p = &g->places[i];
+    if (p->output < 0) continue;
+    const out_spec *o = &e->outs[p->output];
+    tpu_store *s = p->store >= 0 ? made[p->store] : inputs[p->input].store;
+    TPU_TRY(store_set_locked(s, dbuf_retain(outs[p->output]), (tpu_dtype)o->base_dtype, o->base_ndim, o->base_dims));
+  }
+  return NULL;
+}
+
+static tpu_err *run_locked(tpu_graph *g, const tpu_tensor *inputs, uint64_t *rng, tpu_store **made) {
+  call_entry *e = g->e;
+  dbuf *few[64], **bufs = few, **waits = NULL;
+  int n = 0, room = e->nparams + e->noutputs;
+  tpu_err *err = NULL;
+  ex.stats.calls++;
+  defer_flush_locked(g->device, FLUSH_MODE);
+  if (room > 64 && !(bufs = mem_alloc((size_t)room * sizeof *bufs))) err = err_nomem();
+  if (!err && e->noutputs && atomic_load_explicit(&ex.mode, memory_order_relaxed) == TPU_DEBUG &&
+      !(waits = mem_calloc((size_t)e->noutputs * sizeof *waits)))
+    err = err_nomem();
+  if (!err && e->noutputs) err = gather_locked(g, inputs, rng, bufs, &n);
+  if (!err) err = bind_locked(g, inputs, bufs + e->nparams, made);
+  for (int i = 0; !err && waits && i < e->noutputs; i++) waits[i] = dbuf_retain(bufs[e->nparams + i]);
+  if (!err && e->noutputs) {
+    ex.stats.executions++;
+    ex_made_last_locked(g->device, bufs[n - 1]);
+    queue_run(e, g->device, bufs);
+  }
+  ex_unlock();
+  for (int i = 0; err && i < n; i++) {
+    if (i >= e->nparams) dbuf_fill(bufs[i], NULL, err_new(TPU_ERR_RUNTIME, "the graph failed before it ran"));
+    dbuf_release(bufs[i]);
+  }
+  if (!err && waits) err = call_debug_wait(e, waits);
+  mem_free(waits);
+  if (bufs != few) mem_free(bufs);
+  return err;
+}
+
+tpu_err *tpu_graph_run(tpu_graph *g, const tpu_tensor *inputs, int n, uint64_t *rng, tpu_store **made, tpu_fit *fit,
+                       int *which) {
+  *fit = TPU_FIT_YES;
+  for (int i = 0; i < g->nstores; i++) made[i] = NULL;
+  TPU_TRY(ex_ready());
+  if (n != g->ninputs)
+    return err_new(TPU_ERR_RUNTIME, "tpu: a compiled graph takes %d inputs, but got %d", g->ninputs, n);
+  trace *t = trace_current();
+  if (t) TPU_TRY(t->cap ? capture_refuse(t, "runs another compiled graph") : trace_flush(t));
+  for (;;) {
+    dbuf *foreign = NULL;
+    ex_lock();
+    tpu_err *e = check_locked(g, inputs, fit, which, &foreign);
+    if (!e && !foreign && *fit == TPU_FIT_YES) {
+      e = run_locked(g, inputs, rng, made);
+      for (int i = 0; e && i < g->nstores; i++) {
+        tpu_store_release(made[i]);
+        made[i] = NULL;
+      }
+      return e ? err_wrap(e, "%s", g->op) : NULL;
+    }
+    ex_unlock();
+    if (e || !foreign) return e;
+    call_wait_foreign(foreign);
+  }
+}

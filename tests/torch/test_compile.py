@@ -1,0 +1,687 @@
+"""torch.compile(backend="tpu"): each program against the same one on the CPU without compiling, or against eager mode."""
+
+import copy
+import os
+import warnings
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
+from tpu_testing import (
+    DEVICE,
+    IS_CPU,
+    agree,
+    check,
+    close,
+    compiles,
+    device_only,
+    run_python,
+    same,
+    steady,
+    synchronize,
+    to_device,
+)
+
+BACKEND = "aot_eager" if IS_CPU else "tpu"
+compiled = partial(torch.compile, backend=BACKEND)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*cannot be part of the compiled program.*")
+        yield
+
+
+def follows(fn, *args, rtol=1e-5, atol=1e-5, turns=2, **options):
+    """The compiled function on the device does what fn does on the CPU: results and what becomes of the arguments."""
+    options.setdefault("fullgraph", True)
+    there = compiled(fn, **options)
+    for turn in range(turns):
+        torch.manual_seed(turn)
+        agree(lambda *a: (fn if pytree.tree_leaves(a)[0].device.type == "cpu" else there)(*a), *args, rtol=rtol, atol=atol)
+
+
+def train(module, make, steps=2, rtol=1e-4, atol=1e-5, seed=0, **options):
+    """Losses, gradients and buffers of compiled training steps equal those of the CPU."""
+    other = copy.deepcopy(module).to(DEVICE)
+    there = compiled(other, fullgraph=True, **options)
+    for step in range(steps):
+        torch.manual_seed(seed + step)
+        args = make()
+        module.zero_grad()
+        other.zero_grad()
+        want, got = module(*args), there(*to_device(args))
+        want.square().mean().backward()
+        got.square().mean().backward()
+        close(got, want, rtol, atol)
+        for p, q in zip(module.parameters(), other.parameters(), strict=True):
+            close(q.grad, p.grad, rtol, atol)
+        for p, q in zip(module.buffers(), other.buffers(), strict=True):
+            close(q, p, rtol, atol)
+
+
+# ---- functions ---------------------------------------------------------------------------------------------------------
+
+
+def test_function():
+    follows(lambda u, v: (u @ v).relu() + u, torch.randn(8, 8), torch.randn(8, 8))
+
+
+def test_kwargs_closure_and_nested_outputs():
+    scale = torch.tensor(3.0)
+    here, there = scale, scale.to(DEVICE)
+
+    def fn(x, *, y=None, table=None):
+        s = here if x.device.type == "cpu" else there
+        return {"a": (x * s, [y + 1, None, 7]), "b": table["k"].sum(), "x": x}
+
+    x, y, k = torch.randn(3), torch.randn(3), torch.randn(2, 2)
+    want = fn(x, y=y, table={"k": k})
+    dx, dy, dk = to_device((x, y, k))
+    got = compiled(fn, fullgraph=True)(dx, y=dy, table={"k": dk})
+    assert got["x"] is dx
+    a, b = pytree.tree_flatten(got), pytree.tree_flatten(want)
+    assert a[1] == b[1]
+    for g, w in zip(a[0], b[0], strict=True):
+        close(g, w) if isinstance(w, torch.Tensor) else None
+
+
+def test_graph_breaks():
+    def fn(x):
+        y = x.sin()
+        if y.sum() > 0:
+            return y + 1
+        torch._dynamo.graph_break()
+        return y - y.max().item()
+
+    follows(fn, torch.tensor([0.1, 0.2]), fullgraph=False)
+    follows(fn, torch.tensor([-0.1, -0.2]), fullgraph=False)
+
+
+def test_python_scalars_are_constants_and_exact():
+    follows(lambda x: (x + 0.1, x * 3, x.pow(2.5), x // 2, x.to(torch.int64) + (1 << 40)), torch.rand(5) + 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.bool])
+def test_integers(dtype):
+    x = torch.randint(0, 2, (4, 5)).to(dtype)
+    follows(lambda a: (a.sum(1), a.long().cumsum(0), a.bitwise_xor(a.flip(0)), a.argmax(), a == 1), x, rtol=0, atol=0)
+
+
+def test_complex():
+    x = torch.randn(4, 4, dtype=torch.complex64)
+    follows(lambda a: (a @ a.mH, a.conj() + 1, torch.view_as_real(a), a.abs(), torch.fft.fft(a)), x, rtol=1e-4, atol=1e-4)
+
+
+def test_constants_of_the_function():
+    def fn(x):
+        table = torch.tensor([[1.0, 2.0], [3.0, 4.0]], device=x.device)
+        return x @ table + torch.arange(2, device=x.device) + torch.full((2,), 0.5, device=x.device)
+
+    follows(fn, torch.randn(3, 2))
+
+
+def test_indexing_by_a_cpu_tensor():
+    index = torch.tensor([2, 0])
+    follows(lambda x: x[index] + x[torch.tensor([1, 1], device=x.device)], torch.randn(3, 4), fullgraph=False)
+
+
+def test_numbers_on_the_cpu_mix_with_the_device():
+    fn = compiled(lambda x, c: (x * c, c + 1, x.sum().cpu() + c), fullgraph=True)
+    x = torch.randn(3)
+    for value in (2.0, 5.0):
+        a, b, c = fn(x.to(DEVICE), torch.tensor(value))
+        close(a, x * value)
+        assert b.device.type == c.device.type == "cpu"
+        check(b, torch.tensor(value + 1), 0, 0)
+        check(c, x.sum() + value, 1e-5, 1e-5)
+
+
+def test_empty_tensors():
+    follows(lambda x, y: (x + 1, y.sum() + x.sum(), torch.cat([x, y])), torch.randn(0, 3), torch.randn(2, 3))
+    follows(lambda x: x * 2, torch.randn(0))
+
+
+# ---- writes and aliases ------------------------------------------------------------------------------------------------
+
+
+def test_inputs_are_written():
+    def fn(x, y):
+        x.mul_(2)
+        y[1:3] = x[:2]
+        return x + y
+
+    follows(fn, torch.randn(4), torch.randn(4))
+
+
+def test_a_written_input_that_is_a_view():
+    def fn(x):
+        x.add_(1)
+        return x * 2
+
+    whole = torch.randn(6, 4)
+    there = whole.to(DEVICE)
+    f = compiled(fn, fullgraph=True)
+    for pick in (lambda t: t[1:3], lambda t: t[2:4], lambda t: t[:, 1], lambda t: t.t(), lambda t: t[::2, 1:]):
+        want = fn(pick(whole))
+        close(f(pick(there)), want)
+        close(there, whole)
+
+
+def test_views_as_inputs():
+    x = torch.randn(4, 6)
+    there = x.to(DEVICE)
+    f = compiled(lambda a: a @ a.t() + a.sum(), fullgraph=True)
+    for pick in (lambda t: t, lambda t: t.t(), lambda t: t[:, ::2], lambda t: t[1:3], lambda t: t[0].expand(3, 6)):
+        close(f(pick(there)), pick(x) @ pick(x).t() + pick(x).sum(), 1e-4, 1e-4)
+
+
+def test_an_input_without_a_value_is_zeros():
+    f = compiled(lambda a: a + 1, fullgraph=True)
+    same(f(torch.empty(3, device=DEVICE).zero_()), torch.ones(3))
+
+
+def test_two_inputs_of_one_storage():
+    def fn(a, b):
+        a.add_(1)
+        return b * 2
+
+    x = torch.randn(4)
+    there = x.to(DEVICE)
+    want = fn(x, x[1:])
+    close(compiled(fn)(there, there[1:]), want)
+    close(there, x)
+
+
+def test_buffers_are_written():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("n", torch.zeros((), dtype=torch.int64))
+            self.register_buffer("cache", torch.zeros(5, 3))
+
+        def forward(self, x, at):
+            self.n += 1
+            self.cache.index_copy_(0, at, x)
+            self.cache[4] = x[0] * self.n
+            return self.cache.sum() + self.n
+
+    m = Counter()
+    other = copy.deepcopy(m).to(DEVICE)
+    f = compiled(other, fullgraph=True)
+    for i in range(3):
+        x, at = torch.randn(1, 3), torch.tensor([i])
+        close(f(x.to(DEVICE), at.to(DEVICE)), m(x, at))
+        close(other.cache, m.cache)
+        same(other.n, m.n)
+
+
+def test_a_cache_that_grows_compiles_once():
+    def fn(cache, x, at):
+        cache.index_copy_(1, at, x)
+        return (cache * (torch.arange(8, device=x.device)[None, :, None] <= at)).sum(1)
+
+    cache = torch.zeros(2, 8, 4)
+    there = cache.to(DEVICE)
+    f = compiled(fn, fullgraph=True)
+
+    def step(i):
+        torch.manual_seed(i)
+        x, at = torch.randn(2, 1, 4), torch.tensor([i])
+        close(f(there, x.to(DEVICE), at.to(DEVICE)), fn(cache, x, at))
+        close(there, cache)
+
+    steady(step)
+
+
+def test_returned_views_and_inputs():
+    def fn(x, y):
+        z = x * 2
+        x.add_(1)
+        return x, x[1:], y.t(), z, z.view(-1), z[0]
+
+    x, y = torch.randn(3, 2), torch.randn(2, 2)
+    there, y2 = to_device((x, y))
+    want, got = fn(x, y), compiled(fn, fullgraph=True)(there, y2)
+    assert got[0] is there
+    for g, w in zip(got, want, strict=True):
+        close(g, w)
+        assert g.stride() == w.stride()
+    got[1].mul_(3)
+    want[1].mul_(3)
+    close(there, x)
+    got[4].add_(1)
+    want[4].add_(1)
+    close(got[3], want[3])
+    close(got[5], want[5])
+
+
+def test_tied_weights():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.emb = nn.Embedding(7, 4)
+            self.out = nn.Linear(4, 7, bias=False)
+            self.out.weight = self.emb.weight
+
+        def forward(self, i):
+            return self.out(self.emb(i).tanh())
+
+    train(Tied(), lambda: (torch.randint(0, 7, (3, 2)),))
+
+
+# ---- grad modes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_grad_modes(context):
+    m = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    other = copy.deepcopy(m).to(DEVICE)
+    f = compiled(other, fullgraph=True)
+    x = torch.randn(2, 4)
+    with context():
+        for _ in range(2):
+            got = f(x.to(DEVICE))
+            close(got, m(x))
+            assert got.requires_grad == (context is torch.enable_grad)
+            assert got.is_inference() == (context is torch.inference_mode)
+
+
+def test_some_inputs_require_grad():
+    def fn(a, b, c):
+        return (a * b).sum() + (b.detach() * c).sum(), a * 2, c.cos()
+
+    a, b, c = torch.randn(3, requires_grad=True), torch.randn(3), torch.randn(3, requires_grad=True)
+    there = to_device((a, b, c))
+    want, got = fn(a, b, c), compiled(fn, fullgraph=True)(*there)
+    for g, w in zip(got, want, strict=True):
+        close(g, w)
+        assert g.requires_grad == w.requires_grad
+    (want[0] + want[2].sum()).backward()
+    (got[0] + got[2].sum()).backward()
+    close(there[0].grad, a.grad)
+    close(there[2].grad, c.grad)
+
+
+def test_gradient_accumulation_and_retain_graph():
+    fn = compiled(lambda w, x: (w * x).tanh(), fullgraph=True)
+    w, x = torch.randn(3, requires_grad=True), torch.randn(3)
+    v = to_device(w)
+    for _ in range(2):
+        want, got = (w * x).tanh().sum(), fn(v, x.to(DEVICE)).sum()
+        for keep in (True, False):
+            want.backward(retain_graph=keep)
+            got.backward(retain_graph=keep)
+        close(v.grad, w.grad)
+
+
+def test_autocast():
+    m = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    other = copy.deepcopy(m).to(DEVICE)
+
+    def fn(x):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return (m if x.device.type == "cpu" else other)(x)
+
+    x = torch.randn(3, 8)
+    want, got = fn(x), compiled(fn, fullgraph=True)(x.to(DEVICE))
+    close(got, want, 2e-2, 2e-2)
+    want.float().sum().backward()
+    got.float().sum().backward()
+    for p, q in zip(m.parameters(), other.parameters(), strict=True):
+        close(q.grad, p.grad, 3e-2, 3e-2)
+    outside = compiled(other)
+    with torch.autocast(x.to(DEVICE).device.type, dtype=torch.bfloat16):
+        assert outside(x.to(DEVICE)).dtype == torch.bfloat16
+
+
+# ---- modules -----------------------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    def __init__(self, d=16, h=2):
+        super().__init__()
+        self.h, self.n1, self.n2 = h, nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.o, self.up, self.down = nn.Linear(d, 3 * d), nn.Linear(d, d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+    def forward(self, x):
+        b, s, d = x.shape
+        q, k, v = self.qkv(self.n1(x)).view(b, s, 3, self.h, d // self.h).permute(2, 0, 3, 1, 4)
+        x = x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, s, d))
+        return x + self.down(F.gelu(self.up(self.n2(x))))
+
+
+def test_transformer_block():
+    train(Block(), lambda: (torch.randn(2, 5, 16),))
+
+
+def test_convolution_and_batch_norm():
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 3)
+    )
+    train(net, lambda: (torch.randn(4, 3, 8, 8),), rtol=1e-3, atol=1e-4)
+    train(net.eval(), lambda: (torch.randn(4, 3, 8, 8),), rtol=1e-3, atol=1e-4)
+
+
+def test_embedding_and_loss():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.e, self.l = nn.Embedding(11, 8), nn.Linear(8, 11)
+
+        def forward(self, i, y):
+            return F.cross_entropy(self.l(self.e(i)).flatten(0, 1), y.flatten())
+
+    train(Net(), lambda: (torch.randint(0, 11, (3, 4)), torch.randint(0, 11, (3, 4))))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention(causal):
+    q, k, v = (torch.randn(2, 2, 5, 4) for _ in range(3))
+    mask = torch.rand(5, 5) > 0.3
+    follows(partial(F.scaled_dot_product_attention, is_causal=causal), q, k, v)
+    follows(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m), q, k, v, mask)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.AdamW(p, lr=0.1),
+        lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1), foreach=False),
+    ],
+    ids=["sgd", "adamw", "adam_tensor_lr"],
+)
+def test_optimizer_step(make):
+    m = nn.Linear(4, 3)
+    other = copy.deepcopy(m).to(DEVICE)
+    a, b = make(m.parameters()), make(other.parameters())
+    step = compiled(b.step)
+
+    def turn(i):
+        torch.manual_seed(i)
+        x = torch.randn(2, 4)
+        for module, arg in ((m, x), (other, x.to(DEVICE))):
+            module.zero_grad()
+            module(arg).square().sum().backward()
+        a.step()
+        step()
+        for p, q in zip(m.parameters(), other.parameters(), strict=True):
+            close(q, p, 1e-4, 1e-4)
+
+    steady(turn, warm=3)
+
+
+def test_whole_training_step():
+    m = Block()
+    other = copy.deepcopy(m).to(DEVICE)
+
+    def step(net, opt, x):
+        loss = net(x).square().mean()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        return loss.detach()
+
+    a, b = (torch.optim.SGD(n.parameters(), lr=0.1) for n in (m, other))
+    f = compiled(step)
+    for i in range(3):
+        torch.manual_seed(i)
+        x = torch.randn(2, 5, 16)
+        close(f(other, b, x.to(DEVICE)), step(m, a, x), 1e-4, 1e-5)
+
+
+# ---- random numbers ----------------------------------------------------------------------------------------------------
+
+
+def test_random_numbers_are_those_of_eager_mode():
+    def fn(x):
+        a = F.dropout(x, 0.5)
+        b = torch.randn_like(x) + torch.rand(3, 5, device=x.device)
+        return a, b, torch.randint(0, 100, (4,), device=x.device), torch.bernoulli(x.sigmoid()), F.dropout(a, 0.1)
+
+    x = torch.randn(3, 5, device=DEVICE)
+    f = compiled(fn, fullgraph=True)
+    for seed in (0, 0, 7):
+        torch.manual_seed(seed)
+        first, second = fn(x), fn(x)
+        torch.manual_seed(seed)
+        for want in (first, second):
+            for g, w in zip(f(x), want, strict=True):
+                close(g, w, 1e-6, 1e-6)
+        after = torch.rand(3, device=DEVICE)
+        torch.manual_seed(seed)
+        fn(x), fn(x)
+        same(after, torch.rand(3, device=DEVICE).cpu())
+
+
+def test_dropout_in_training():
+    m = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 2), nn.Dropout(0.2)).to(DEVICE)
+    f = compiled(m, fullgraph=True)
+    x = torch.randn(4, 6, device=DEVICE)
+    grads = []
+    for net in (m, f):
+        m.zero_grad()
+        torch.manual_seed(5)
+        net(x).square().sum().backward()
+        grads.append([p.grad.clone() for p in m.parameters()])
+    for g, w in zip(grads[1], grads[0], strict=True):
+        close(g, w.cpu())
+
+
+@pytest.mark.parametrize("p", [0.0, 0.4])
+def test_activation_checkpointing(p):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def part(self, x):
+            return F.dropout(self.b(self.a(x).tanh()).tanh(), p)
+
+        def forward(self, x):
+            return checkpoint(self.part, checkpoint(self.part, x, use_reentrant=False), use_reentrant=False)
+
+    m = Net().to(DEVICE)
+    f = compiled(m, fullgraph=True)
+    x = torch.randn(4, 6, device=DEVICE)
+    grads = []
+    for net in (m, f):
+        m.zero_grad()
+        torch.manual_seed(5)
+        y = net(x)
+        y.square().sum().backward()
+        grads.append([y.detach(), *(q.grad.clone() for q in m.parameters())])
+    for g, w in zip(grads[1], grads[0], strict=True):
+        close(g, w.cpu())
+
+
+# ---- transforms, custom operators, control flow -------------------------------------------------------------------------
+
+
+def test_func_transforms():
+    def loss(w, x):
+        return (x @ w).tanh().sum()
+
+    w, x = torch.randn(3, 2), torch.randn(4, 3)
+    follows(lambda w, x: torch.func.grad(loss)(w, x), w, x)
+    follows(lambda w, x: torch.func.vmap(torch.func.grad(loss), (None, 0))(w, x), w, x)
+    follows(lambda w, x: torch.func.jacrev(loss)(w, x), w, x)
+
+
+@torch.library.custom_op("tpu_test_compile::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("tpu_test_compile::by_numpy", mutates_args=())
+def by_numpy(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.cpu().numpy() + 1).to(x.device)
+
+
+@by_numpy.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_custom_op():
+    follows(lambda x: twice(x + 1).sin(), torch.randn(3))
+
+
+@device_only
+def test_custom_op_that_reads_its_argument():
+    x = torch.randn(3)
+    f = compiled(lambda x: by_numpy(x.sin()).cos() * 2, fullgraph=True)
+    with pytest.warns(UserWarning, match="tpu_test_compile.by_numpy.*cannot be part of the compiled program"):
+        got = f(x.to(DEVICE))
+    want = (x.sin() + 1).cos() * 2
+    close(got, want)
+    close(f(x.to(DEVICE)), want)
+    torch._dynamo.reset()
+    strict = compiled(lambda x: by_numpy(x.sin()).cos() * 2, fullgraph=True, options={"fallback": "error"})
+    with pytest.raises(Exception, match="tpu_test_compile.by_numpy"):
+        strict(x.to(DEVICE))
+
+
+# ---- shapes and compiles -----------------------------------------------------------------------------------------------
+
+
+@device_only
+def test_a_second_call_compiles_nothing():
+    f = compiled(lambda x, k: (x @ x).tanh() * k.sum(), fullgraph=True)
+    steady(lambda i: f(torch.full((4, 4), float(i), device=DEVICE), torch.ones(3, device=DEVICE)))
+    before = compiles()
+    f(torch.ones(4, 4, device=DEVICE), torch.ones(3, device=DEVICE))
+    synchronize()
+    assert compiles() == before
+
+
+@device_only
+def test_one_program_a_graph():
+    torch._dynamo.reset()
+    x = torch.randn(9, 9, device=DEVICE)
+    synchronize()
+    before = compiles()
+    f = compiled(lambda x: ((x.sin() @ x.cos()).softmax(-1) + torch.arange(9, device=x.device)).sum(0).tanh(), fullgraph=True)
+    f(x)
+    synchronize()
+    assert compiles() - before <= 1  # none when an earlier run left it on disk
+
+
+def test_dynamic_shapes():
+    f = compiled(lambda x: ((x * 2).sum(0), x.shape[0]), dynamic=True)
+    for n in (3, 4, 5, 3, 1):
+        y, m = f(torch.ones(n, 3, device=DEVICE))
+        same(y, torch.full((3,), 2.0 * n))
+        assert m == n
+    if not IS_CPU:
+        before = compiles()
+        for n in (3, 4, 5, 3, 1):
+            f(torch.ones(n, 3, device=DEVICE))
+        synchronize()
+        assert compiles() == before
+
+
+def test_dynamic_training():
+    m = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+    other = copy.deepcopy(m).to(DEVICE)
+    f = compiled(other, dynamic=True)
+    for n in (3, 5, 3):
+        x = torch.randn(n, 4)
+        m.zero_grad()
+        other.zero_grad()
+        m(x).sum().backward()
+        f(x.to(DEVICE)).sum().backward()
+        for p, q in zip(m.parameters(), other.parameters(), strict=True):
+            close(q.grad, p.grad)
+
+
+def test_data_dependent_sizes():
+    def fn(x):
+        return x.nonzero() * 2, x[x > 0].sum(), (x > 0).sum().item() + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        follows(fn, torch.tensor([1.0, -1, 2, 0]), fullgraph=False)
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+            torch._dynamo.reset()
+            follows(fn, torch.tensor([1.0, -1, 2, 0]), fullgraph=False)
+
+
+# ---- modes, options, errors --------------------------------------------------------------------------------------------
+
+
+@device_only
+def test_options():
+    x = torch.ones(2, device=DEVICE)
+    for mode in ("default", "reduce-overhead", "max-autotune"):
+        torch._dynamo.reset()
+        same(compiled(lambda x: x + 1, mode=mode)(x), torch.full((2,), 2.0))
+    same(compiled(lambda x: x + 2, options={"fallback": "error", "partitioner": "default"})(x), torch.full((2,), 3.0))
+    with pytest.raises(Exception, match="unknown option 'fast'; known are fallback, partitioner"):
+        compiled(lambda x: x + 3, options={"fast": True})(x)
+    with pytest.raises(Exception, match="option 'fallback': expected one of 'eager', 'error', got 3"):
+        compiled(lambda x: x + 3, options={"fallback": 3})(x)
+    with pytest.raises(Exception, match="unknown mode 'quick'"):
+        compiled(lambda x: x + 3, mode="quick")(x)
+
+
+@device_only
+@pytest.mark.parametrize("mode", ["DEBUG", "FUSED"])
+def test_eager_modes(mode):
+    f = compiled(lambda x, w: (x @ w).tanh().sum(0), fullgraph=True)
+    x, w = torch.randn(3, 4), torch.randn(4, 2)
+    with torch.tpu.set_eager_mode(getattr(torch.tpu.EagerMode, mode)):
+        u = x.to(DEVICE) * 2 + 1
+        got = f(u, w.to(DEVICE)) - 1
+    close(got, ((x * 2 + 1) @ w).tanh().sum(0) - 1)
+
+
+@device_only
+def test_a_wrong_shape_is_pytorchs_error():
+    with pytest.raises(Exception, match="mat1 and mat2 shapes cannot be multiplied|a and b must have same reduction dim"):
+        compiled(lambda a, b: a @ b)(torch.ones(2, 3, device=DEVICE), torch.ones(2, 3, device=DEVICE))
+
+
+@device_only
+def test_nothing_but_the_result_stays_in_memory():
+    x = torch.randn(64, 64, device=DEVICE)
+    f = compiled(lambda x: ((x @ x).sin() @ x).sum(), fullgraph=True)
+    f(x)
+    before = torch.tpu.memory_allocated()
+    torch.tpu.reset_peak_memory_stats()
+    y = f(x)
+    assert torch.tpu.memory_allocated() == before + 4
+    assert torch.tpu.max_memory_allocated() == before + 4
+    del y
+    assert torch.tpu.memory_allocated() == before
+
+
+@device_only
+def test_another_process_compiles_nothing(tmp_path):
+    code = """
+        import torch
+        f = torch.compile(lambda x: (x @ x).tanh().sum(), backend="tpu")
+        print(f(torch.ones(3, 3, device="tpu")).item(), torch.tpu.compile_count())
+    """
+    first, second = (run_python(code, TORCH_TPU_CACHE_DIR=str(tmp_path)).stdout.split() for _ in range(2))
+    assert first[0] == second[0] and int(first[1]) > 0 and int(second[1]) == 0
+
+
+@device_only
+def test_the_package_leaves_other_backends_alone():
+    x = torch.randn(3)
+    close_cpu = torch.compile(lambda x: x.sin(), backend="aot_eager")(x)
+    assert torch.equal(close_cpu, x.sin())
+    assert os.environ.get("TORCHDYNAMO_DISABLE") is None
