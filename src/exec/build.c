@@ -452,11 +452,12 @@ static tpu_err *keep_text(builder *b, call_entry *e) {
   static _Atomic uint64_t serials;
   e->serial = atomic_fetch_add_explicit(&serials, 1, memory_order_relaxed) + 1;
   e->types = arena_alloc(&e->mem, (size_t)(e->nparams + e->noutputs) * sizeof *e->types);
-  if (!e->types) return err_nomem();
+  e->bytes = arena_alloc(&e->mem, (size_t)(e->nparams + e->noutputs) * sizeof *e->bytes);
+  if (!e->types || !e->bytes) return err_nomem();
   for (int i = 0; i < e->nparams + e->noutputs; i++) {
     val v = i < e->nparams ? ir_param_value(b->g, i) : ir_output_value(b->g, i - e->nparams);
     if (!(e->types[i] = ir_type_text(&e->mem, v))) return err_nomem();
-    if (i >= e->nparams) e->out_bytes += ir_numel(v) * (int64_t)tpu_dtype_size((tpu_dtype)v->dtype);
+    e->bytes[i] = ir_numel(v) * (int64_t)tpu_dtype_size((tpu_dtype)v->dtype);
   }
   TPU_TRY(ir_print(b->g, &e->text));
   e->text_hash = hash128_of(e->text.data, e->text.len).lo;

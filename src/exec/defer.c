@@ -41,7 +41,8 @@ typedef struct {
   dbuf **inputs, **values;
   bool *is_value; /* of each input: a tensor's, no number: may be donated */
   const char **input_types;
-  int nsources, ninputs, nvalues, cap_sources, cap_inputs, cap_values, cap_kinds, cap_types;
+  int64_t *input_bytes;
+  int nsources, ninputs, nvalues, cap_sources, cap_inputs, cap_values, cap_kinds, cap_types, cap_bytes;
   int64_t bytes;
   uint64_t prefix, recent[CONTEXT];
   bool following; /* so far the beginning of a known segment */
@@ -108,6 +109,7 @@ static bool room_for(segment *s, const call_entry *e) {
          ROOM(s->inputs, s->cap_inputs, s->ninputs + e->nparams) &&
          ROOM(s->is_value, s->cap_kinds, s->ninputs + e->nparams) &&
          ROOM(s->input_types, s->cap_types, s->ninputs + e->nparams) &&
+         ROOM(s->input_bytes, s->cap_bytes, s->ninputs + e->nparams) &&
          ROOM(s->values, s->cap_values, s->nvalues + e->noutputs);
 }
 
@@ -137,15 +139,18 @@ static int64_t budget(void) {
   return bytes;
 }
 
-/* Bytes that Strict would not hold: values that somebody still holds are counted, as all of them are made at once. */
-static int64_t live_bytes(const segment *s) {
+/* Bytes that wait: values that somebody still holds, as all of them are made at once, and inputs that nobody else holds
+ * any more. */
+static int64_t waiting_bytes(const segment *s) {
   int64_t n = 0;
   for (int i = 0; i < s->nsteps; i++) {
     const step *p = &s->steps[i];
-    int64_t share = p->e->out_bytes / p->e->noutputs;
     for (int k = 0; k < p->e->noutputs; k++)
-      if (atomic_load_explicit(&s->values[p->first_value + k]->refs, memory_order_relaxed) > 1) n += share;
+      if (atomic_load_explicit(&s->values[p->first_value + k]->refs, memory_order_relaxed) > 1)
+        n += p->e->bytes[p->e->nparams + k];
   }
+  for (int i = 0; i < s->ninputs; i++)
+    if (s->is_value[i] && !s->inputs[i]->bound) n += s->input_bytes[i];
   return n;
 }
 
@@ -158,7 +163,7 @@ static void choose_cut(segment *s, int device) {
   else if (!known && s->nsteps >= MIN_STEPS && marked(&contexts, here)) why = FLUSH_REPEAT;
   else if (s->nsteps == MAX_STEPS) why = FLUSH_OPS;
   else if (s->bytes > budget()) {
-    if ((s->bytes = live_bytes(s)) <= budget() / 2) return; /* counted anew: most have died */
+    if ((s->bytes = waiting_bytes(s)) <= budget() / 2) return; /* counted anew: most have died */
     why = FLUSH_BYTES;
   } else return;
   mark(&ends, s->prefix);
@@ -190,15 +195,17 @@ void defer_call_locked(call_entry *e, int device, dbuf **take_bufs) {
     }
     s->is_value[s->ninputs] = is_value;
     s->input_types[s->ninputs] = e->types[i];
+    s->input_bytes[s->ninputs] = e->bytes[i];
+    s->bytes += e->bytes[i];
     s->inputs[s->ninputs] = d;
     s->sources[s->nsources++] = ~s->ninputs++;
   }
   for (int i = 0; i < e->noutputs; i++) {
     dbuf *d = take_bufs[e->nparams + i];
+    s->bytes += e->bytes[e->nparams + i];
     s->values[s->nvalues++] = d;
     atomic_store_explicit(&d->deferred, s->nvalues, memory_order_release);
   }
-  s->bytes += e->out_bytes;
   s->prefix = mix(s->prefix, e->serial);
   s->recent[s->nsteps % CONTEXT] = e->serial;
   ex.stats.deferred++;
@@ -396,9 +403,9 @@ static tpu_err *add(const segment *s, uint64_t hash, call_entry **out) {
   return NULL;
 }
 
-/* Whether a new segment is to be compiled as a whole at once: when much of it would have to be compiled anyway. What the
- * queue's thread has finished by now must not matter, or the last bits of results would differ from run to run: so the
- * question is what it was given. */
+/* Whether a new segment is to be compiled as a whole at once: when much of it would have to be compiled anyway. What
+ * the queue's thread has finished by now must not matter, or the last bits of results would differ from run to run: so
+ * the question is what it was given. */
 static bool mostly_new(const segment *s) {
   int unknown = 0;
   for (int i = 0; i < s->nsteps; i++) {
@@ -504,6 +511,7 @@ void defer_forget_locked(void) {
     mem_free(s->inputs);
     mem_free(s->is_value);
     mem_free(s->input_types);
+    mem_free(s->input_bytes);
     mem_free(s->values);
     mem_free(s->words);
     mem_free(s);

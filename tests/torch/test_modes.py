@@ -224,6 +224,21 @@ def test_the_budget_of_bytes(tmp_path):
     assert out == ["True 5050.0"], out
 
 
+def test_inputs_that_only_wait_are_counted():
+    out = lines_of(
+        """
+        import torch
+        with torch.tpu.set_eager_mode(torch.tpu.EagerMode.FUSED):
+            kept = []
+            for i in range(100):
+                kept.append(torch.full((1024,), float(i)).to("tpu").sum())
+            print(torch.tpu.cache_stats()["flush_bytes"] > 0, sum(k.item() for k in kept))
+        """,
+        TORCH_TPU_DEFER_BYTES="65536",
+    )
+    assert out == ["True 5068800.0"], out
+
+
 @pytest.mark.parametrize("way", ["item", "cpu", "print", "numpy", "event", "synchronize", "mode", "thread", "bool", "copy"])
 def test_what_makes_it_run(way):
     x = sample(torch.float32, 4, 4).to(DEVICE)
