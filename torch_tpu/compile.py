@@ -446,7 +446,7 @@ def _is_static(t):
 
 
 def _line(node):
-    """" at file:line" of the user's code that the node comes from, or ""."""
+    """The place in the user's code that the node comes from, as text to append: at file:line, or nothing."""
     found = ""
     for line in (node.meta.get("stack_trace") or "").splitlines():
         parts = line.strip().split(", ")

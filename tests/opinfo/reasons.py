@@ -3,7 +3,10 @@ matches the whole name. Used by conformance.py, which refuses to write its page 
 
 FAILURES = [
     ("chalf", "complex tensors of half precision: neither StableHLO nor a TPU has them"),
-    ("(svd|pca)_lowrank", "singular vectors are right up to their sign, which LAPACK and our Jacobi rotations choose differently"),
+    (
+        "(svd|pca)_lowrank",
+        "singular vectors are right up to their sign, which LAPACK and our Jacobi rotations choose differently",
+    ),
     ("nn.functional.conv_transpose3d", "one element of 2744 cancels to 0.025; XLA's order of summation differs by 2e-5 there"),
     ("optim:LBFGS.default", "a line search follows the last bits; after several steps they differ by 5e-5"),
     ("multinomial", "probabilities are not read back to be checked: the call stays asynchronous, as on CUDA"),
@@ -12,7 +15,10 @@ FAILURES = [
 ]
 
 FALLBACKS = [
-    ("aten.linalg_eig.*|aten.linalg_eigvals.*", "eigenvalues of a matrix without symmetry: no XLA backend but the CPU's has them"),
+    (
+        "aten.linalg_eig.*|aten.linalg_eigvals.*",
+        "eigenvalues of a matrix without symmetry: no XLA backend but the CPU's has them",
+    ),
     ("aten._to_sparse.*|aten.*sparse.*", "sparse formats"),
     ("aten._standard_gamma_grad.*|aten._dirichlet_grad.*", "PyTorch has these as scalar CPU code only"),
 ]

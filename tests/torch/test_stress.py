@@ -57,7 +57,9 @@ class Program:
             f = r.choice([torch.tanh, torch.abs, torch.neg, torch.sigmoid, torch.sin])
             self.both(f.__name__, f, x)
         elif kind == 1:
-            f = r.choice([torch.add, torch.sub, torch.maximum, lambda a, b: (a * b).tanh(), lambda a, b: torch.where(a > b, a, b)])
+            f = r.choice(
+                [torch.add, torch.sub, torch.maximum, lambda a, b: (a * b).tanh(), lambda a, b: torch.where(a > b, a, b)]
+            )
             self.both("binary", f, x, self.pick())  # sizes may not fit: an error on both
         elif kind == 2:
             self.both("number", lambda a: (a * c + 1).tanh(), x)
