@@ -174,6 +174,7 @@ typedef struct {
   table segments;               /* deferred calls that ran as one program */
   pthread_mutex_t program_lock; /* the last of the locks: the queue's thread takes it, which never takes ex.lock */
   table programs;               /* under program_lock */
+  int64_t programs_made;        /* compiled or loaded since the start; under program_lock */
 } ex_state;
 extern ex_state ex;
 

@@ -24,23 +24,42 @@ static program *find_locked(hash128 name) { /* under ex.program_lock */
   return NULL;
 }
 
-/* How many programs may be held. Each of XLA's CPU programs takes four mappings of memory, and a process that has used
- * up its share (vm.max_map_count, 65530 by default) crashes inside the plugin: so they may have four fifths of it. */
+/* How many mappings of memory the process has. */
+static int64_t mappings(void) {
+  FILE *f = fopen("/proc/self/maps", "r");
+  char block[8192];
+  int64_t n = 0;
+  if (!f) return 0;
+  for (size_t k; (k = fread(block, 1, sizeof block, f));)
+    for (const char *c = block; (c = memchr(c, '\n', k - (size_t)(c - block))); c++) n++;
+  fclose(f);
+  return n;
+}
+
+static int64_t most_mappings(void) { /* 0: no limit is known */
+  long long n = 0;
+  FILE *f = fopen("/proc/sys/vm/max_map_count", "r");
+  if (f && fscanf(f, "%lld", &n) != 1) n = 0;
+  if (f) fclose(f);
+  return n;
+}
+
+/* How many programs may be held: as many as the user said, and fewer when mappings of memory run short. Each of XLA's
+ * CPU programs takes some (3 for an addition, 50 for a special function), and a process that has used up its share
+ * (vm.max_map_count, 65530 by default) crashes inside the plugin. Looking costs milliseconds, so it is done now and
+ * then. Under ex.lock and ex.program_lock. */
 static size_t program_limit(void) {
-  static size_t limit;
-  if (limit) return limit;
-  size_t n = (size_t)env_int(ENV_PROGRAM_CACHE);
-  long long maps = 0;
-  FILE *f = ex.is_cpu ? fopen("/proc/sys/vm/max_map_count", "r") : NULL;
-  if (f) {
-    if (fscanf(f, "%lld", &maps) == 1 && maps > 0 && n > (size_t)maps / 5) {
-      log_line(LOG_WARN, "TORCH_TPU_PROGRAM_CACHE is %zu, but vm.max_map_count (%lld) has room for %zu programs only",
-               n, maps, (size_t)maps / 5);
-      n = (size_t)maps / 5;
-    }
-    fclose(f);
-  }
-  return limit = n;
+  static int64_t most = -1, next = 256;
+  size_t limit = (size_t)env_int(ENV_PROGRAM_CACHE);
+  if (!ex.is_cpu || ex.programs_made < next) return limit;
+  if (most < 0) most = most_mappings();
+  int64_t have = most ? mappings() : 0;
+  next = ex.programs_made + (have < most / 4 ? 256 : 64);
+  if (have <= most * 6 / 10) return limit;
+  log_line(LOG_INFO, "%lld of %lld mappings of memory are used: a quarter of the %zu programs in memory is dropped",
+           (long long)have, (long long)most, ex.programs.count);
+  size_t fewer = ex.programs.count - ex.programs.count / 4;
+  return fewer < limit ? fewer : limit;
 }
 
 /* A use of a key is a use of its program. */
@@ -63,7 +82,7 @@ static void take_evicted(table *keys, tnode **entries) {
   }
 }
 
-/* Takes a sixteenth out. */
+/* Takes a sixteenth out, and what is too much. */
 void program_trim_locked(tnode **programs, tnode **entries) {
   *programs = *entries = NULL;
   pthread_mutex_lock(&ex.program_lock);
@@ -188,6 +207,7 @@ tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
     ex.stats.compile_ns += took;
   }
   e = table_add(&ex.programs, &p->node);
+  ex.programs_made++;
   pthread_mutex_unlock(&ex.program_lock);
   if (e) {
     atomic_store(&p->refs, 1);
