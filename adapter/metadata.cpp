@@ -44,8 +44,8 @@ void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin) {
   TORCH_CHECK(!pin || !*pin, "Only dense CPU tensors can be pinned");
 }
 
-// With deterministic algorithms PyTorch fills memory that nobody has written with NaN or the largest integer: all of the
-// storage from byte `start` on, which a view may not reach.
+// With deterministic algorithms PyTorch fills memory that nobody has written with NaN or the largest integer: all of
+// the storage from byte `start` on, which a view may not reach.
 const Tensor &fill_unwritten(const Tensor &t, size_t start) {
   if (C10_LIKELY(!at::globalContext().deterministicAlgorithms()) ||
       !at::globalContext().deterministicFillUninitializedMemory())
