@@ -1,5 +1,7 @@
 // metadata.cpp - factories, views and resizing: what changes a tensor's metadata or storage and computes nothing.
+#include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
@@ -42,13 +44,31 @@ void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin) {
   TORCH_CHECK(!pin || !*pin, "Only dense CPU tensors can be pinned");
 }
 
+// With deterministic algorithms PyTorch fills memory that nobody has written with NaN or the largest integer: all of
+// the storage from byte `start` on, which a view may not reach.
+const Tensor &fill_unwritten(const Tensor &t, size_t start) {
+  if (C10_LIKELY(!at::globalContext().deterministicAlgorithms()) ||
+      !at::globalContext().deterministicFillUninitializedMemory())
+    return t;
+  const auto size = static_cast<int64_t>(t.itemsize()), from = static_cast<int64_t>(start) / size,
+             n = static_cast<int64_t>(t.storage().nbytes()) / size - from;
+  const int64_t one = 1;
+  if (n <= 0) return t;
+  const at::AutoDispatchBelowADInplaceOrView below;
+  Tensor rest = at::native::as_strided_tensorimpl(t, IntArrayRef(&n, 1), IntArrayRef(&one, 1), from);
+  if (t.scalar_type() == c10::kUInt64) rest.view(c10::kLong).fill_(-1);  // a Scalar of its own kind
+  else at::native::fill_empty_deterministic_(rest);
+  return t;
+}
+
 Tensor empty(SymIntArrayRef sizes, std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
              std::optional<c10::Device> device, std::optional<bool> pin, std::optional<c10::MemoryFormat> format) {
   check_options(layout, pin);
   const auto t = checked_dtype(dtype);
   const OnDevice on(device);
-  return at::detail::empty_generic(ints(sizes), device_allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                   t, format);
+  return fill_unwritten(at::detail::empty_generic(ints(sizes), device_allocator(),
+                                                  c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), t, format),
+                        0);
 }
 
 Tensor empty_strided(SymIntArrayRef sizes, SymIntArrayRef strides, std::optional<c10::ScalarType> dtype,
@@ -56,8 +76,9 @@ Tensor empty_strided(SymIntArrayRef sizes, SymIntArrayRef strides, std::optional
   check_options(layout, pin);
   const auto t = checked_dtype(dtype);
   const OnDevice on(device);
-  return at::detail::empty_strided_generic(ints(sizes), ints(strides), device_allocator(),
-                                           c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), t);
+  return fill_unwritten(at::detail::empty_strided_generic(ints(sizes), ints(strides), device_allocator(),
+                                                          c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), t),
+                        0);
 }
 
 Tensor view(const Tensor &x, SymIntArrayRef s) { return at::native::view(x, ints(s)); }
@@ -70,12 +91,13 @@ Tensor as_strided(const Tensor &x, SymIntArrayRef s, SymIntArrayRef t, std::opti
 }
 
 const Tensor &resize_(const Tensor &x, SymIntArrayRef s, std::optional<c10::MemoryFormat> format) {
+  const size_t before = x.storage().nbytes();
   resize_to(x, ints(s), {});
   if (format) {
     TORCH_CHECK(*format != c10::MemoryFormat::Preserve, "Unsupported memory format ", *format);
     x.unsafeGetTensorImpl()->empty_tensor_restride(*format);
   }
-  return x;
+  return fill_unwritten(x, before);
 }
 
 Tensor &set_storage(Tensor &self, at::Storage source, c10::SymInt offset, SymIntArrayRef sizes,

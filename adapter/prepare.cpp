@@ -1,5 +1,6 @@
 // prepare.cpp - operators that PyTorch wants checked or brought into shape on the host around their row: CTC loss and
 // segment_reduce (lengths), least squares (ranks), histograms (ranges). What is read from the device is read at once.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/_histogramdd_from_bin_tensors.h>
 #include <ATen/ops/aminmax.h>
@@ -314,6 +315,24 @@ constexpr const char *kArangeOut = "aten::arange.out", *kArangeStartOut = "aten:
                      *kRangeOut = "aten::range.out", *kLinspaceOut = "aten::linspace.out",
                      *kLogspaceOut = "aten::logspace.out";
 
+// ---- fill ----------------------------------------------------------------------------------------------------------
+
+// Filling an expanded tensor is allowed, since every element gets the same value: one of each is filled.
+template <const char *const *name>
+void fill(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  static Kernel *k = need_kernel(*name);
+  const size_t self = stack->size() - op.schema().arguments().size();
+  const Tensor whole = (*stack)[self].toTensor();
+  if (C10_LIKELY(at::has_internal_overlap(whole) != at::MemOverlap::Yes)) return k->run(stack);
+  Tensor part = whole;
+  for (int64_t d = 0; d < part.dim(); d++)
+    if (part.stride(d) == 0 && part.size(d) > 1) part = part.narrow(d, 0, 1);
+  (*stack)[self] = part;
+  k->run(stack);
+  stack->back() = whole;
+}
+constexpr const char *kFillScalar = "aten::fill_.Scalar", *kFillTensor = "aten::fill_.Tensor", *kZero = "aten::zero_";
+
 // ---- isin of a number ----------------------------------------------------------------------------------------------
 
 // PyTorch's shape function says one dim of size 0; its kernel gives a tensor without dims.
@@ -334,6 +353,9 @@ Tensor &isin_of_number_out(const at::Scalar &element, const Tensor &test, bool a
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("fill_.Scalar", torch::CppFunction::makeFromBoxedFunction<&fill<&kFillScalar>>());
+  m.impl("fill_.Tensor", torch::CppFunction::makeFromBoxedFunction<&fill<&kFillTensor>>());
+  m.impl("zero_", torch::CppFunction::makeFromBoxedFunction<&fill<&kZero>>());
   m.impl("arange.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeOut, true>>());
   m.impl("arange.start_out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeStartOut, true>>());
   m.impl("range.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kRangeOut, false>>());

@@ -16,6 +16,9 @@ using c10::TypeKind;
 const std::unordered_set<std::string> &by_hand() {
   static const std::unordered_set<std::string> names = {"aten::copy_",
                                                         "aten::arange.out",
+                                                        "aten::fill_.Scalar",
+                                                        "aten::fill_.Tensor",
+                                                        "aten::zero_",
                                                         "aten::bernoulli.out",
                                                         "aten::arange.start_out",
                                                         "aten::range.out",

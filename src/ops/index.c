@@ -20,8 +20,7 @@ static const char *sizes_text(op_ctx *c, int ndim, const int64_t *dims) {
   char *s = arena_alloc(ir_arena(G), room);
   if (!s) return "";
   s[0] = '[';
-  for (int i = 0; i < ndim; i++)
-    n += (size_t)snprintf(s + n, room - n, "%s%lld", i ? ", " : "", (long long)dims[i]);
+  for (int i = 0; i < ndim; i++) n += (size_t)snprintf(s + n, room - n, "%s%lld", i ? ", " : "", (long long)dims[i]);
   snprintf(s + n, room - n, "]");
   return s;
 }

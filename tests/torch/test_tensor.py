@@ -476,3 +476,30 @@ def test_print():
             plain = re.sub(r",\s*device='[^']*'", "", text)
             assert "".join(plain.split()) == "".join(repr(c).split())
     assert "grad_fn" in repr(torch.ones(2, device=DEVICE, requires_grad=True) * 2)
+
+
+def test_memory_that_nobody_wrote_is_filled_when_asked():
+    torch.use_deterministic_algorithms(True)
+    try:
+        for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.int32, torch.uint64, torch.bool):
+            for x in (torch.empty(3, 2, dtype=dtype, device=DEVICE),
+                      torch.empty_strided((4, 3), (1, 2), dtype=dtype, device=DEVICE)):  # fmt: skip
+                got = x.cpu()
+                if dtype.is_floating_point or dtype.is_complex:
+                    assert got.isnan().all()
+                else:
+                    assert set(got.flatten().tolist()) == {True if dtype == torch.bool else torch.iinfo(dtype).max}
+        x = torch.ones(2, device=DEVICE).resize_(4)
+        assert x[:2].tolist() == [1, 1] and x[2:].isnan().all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_fill_of_an_expanded_tensor():
+    base = torch.zeros(3, 1, device=DEVICE)
+    x = base.expand(3, 4)
+    assert x.fill_(2) is x and base.tolist() == [[2], [2], [2]]
+    x.fill_(torch.tensor(5.0))
+    assert base.tolist() == [[5], [5], [5]]
+    x.zero_()
+    assert base.tolist() == [[0], [0], [0]]
