@@ -251,7 +251,7 @@ class _Plan:
         env = dict(zip(self.inputs, values, strict=True))
         for part in self.parts:
             env.update(zip(part.outputs, part.run([env[n] for n in part.inputs]), strict=True))
-        return [env[n] for n in self.outputs]
+        return [env[n] if n in env else _fresh(_value(self.gm, n, env)) for n in self.outputs]
 
 
 def _value(gm, x, env):
@@ -298,7 +298,7 @@ class _Host:
         env = dict(zip(self.inputs, values, strict=True))
         for n in self.nodes:
             env[n] = _call(self.plan.gm, n, env)
-        return [env[n] for n in self.outputs]
+        return [_value(self.plan.gm, n, env) for n in self.outputs]
 
 
 def _on_tpu(x):
@@ -393,7 +393,7 @@ class _Program:
                     if last[u] is node and u not in keep:
                         env.pop(u, None)
             node = None
-            outputs = [env[n] for n in self.outputs]
+            outputs = [_value(self.plan.gm, n, env) for n in self.outputs]
             tensors = [v for v in outputs if _on_tpu(v)]
             handle = ops.capture_end(tensors, self.plan.kind, self._name())
         except BaseException as error:

@@ -461,6 +461,38 @@ def test_random_numbers_are_those_of_eager_mode():
         same(after, torch.rand(3, device=DEVICE).cpu())
 
 
+def test_seeds_and_states_are_not_constants():
+    def fn(x):
+        state = torch.get_device_module(x.device).get_rng_state() if x.device.type != "cpu" else torch.get_rng_state()
+        return x + torch.rand(3, device=x.device), state
+
+    x = torch.zeros(3, device=DEVICE)
+    f = compiled(fn)
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        want = fn(x)
+        torch.manual_seed(seed)
+        got = f(x)
+        same(got[0], want[0].cpu())
+        assert torch.equal(got[1], want[1])
+
+
+def test_a_tensor_made_of_python_numbers_is_a_result():
+    f = compiled(lambda x: (x + 1, torch.tensor([1.0, 2.0]), torch.tensor(3, device=x.device)), fullgraph=True)
+    for _ in range(2):
+        a, b, c = f(torch.ones(2, device=DEVICE))
+        same(a, torch.full((2,), 2.0))
+        check(b, torch.tensor([1.0, 2.0]), 0, 0)
+        same(c, torch.tensor(3))
+        b.add_(1), c.add_(1)  # no constant of the program
+
+
+def test_streams():
+    module = torch.get_device_module(DEVICE)
+    f = compiled(lambda x: (module.current_stream(), x * 2 + (x.device.index or 0))[1], fullgraph=True)
+    same(f(torch.ones(2, device=DEVICE)), torch.full((2,), 2.0))
+
+
 def test_dropout_in_training():
     m = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 2), nn.Dropout(0.2)).to(DEVICE)
     f = compiled(m, fullgraph=True)
