@@ -7,6 +7,7 @@ reads its arguments on the host) is cut out: the graph is then a list of parts, 
 """
 
 import contextlib
+import operator
 import os
 import warnings
 
@@ -202,7 +203,7 @@ class _Plan:
         device = {n: self._on_device(n) for n in self.nodes}
         own = set(self.nodes)
         for n in reversed(self.nodes):  # a CPU constant belongs to a program only when nothing else needs it
-            if device[n] is None and _is_cpu(n) and (n in self.outputs or any(device.get(u) is False for u in n.users)):
+            if device[n] is None and n.target is not operator.getitem and _is_cpu(n) and (n in self.outputs or any(device.get(u) is False for u in n.users)):
                 device[n] = False
         levels, top, drawn = {}, 0, 0
         for n in self.nodes:
@@ -225,7 +226,7 @@ class _Plan:
         if n in self.eager or n.target is torch.ops.aten._local_scalar_dense.default:
             return False
         uses = _uses(n)
-        if not _tensors(n):
+        if not _tensors(n) or n.target is operator.getitem:
             return None
         if not _is_cpu(n):
             return True

@@ -567,6 +567,36 @@ def _(x):
     return torch.empty_like(x)
 
 
+@device_only
+def test_an_operator_that_is_cut_out_may_give_a_list():
+    @torch.library.custom_op("tpu_test_compile::halves", mutates_args=())
+    def halves(x: torch.Tensor) -> list[torch.Tensor]:
+        n = int(x.cpu().shape[0]) // 2
+        return [x[:n].clone(), x[n:].clone()]
+
+    halves.register_fake(lambda x: [x.new_empty(x.shape[0] // 2, *x.shape[1:]) for _ in range(2)])
+    x = torch.randn(4, 2)
+    with pytest.warns(UserWarning, match="tpu_test_compile.halves"):
+        a, b = compiled(lambda x: [t * 2 for t in halves(x.sin())], fullgraph=True)(x.to(DEVICE))
+    close(a, x[:2].sin() * 2)
+    close(b, x[2:].sin() * 2)
+
+
+def test_control_flow():
+    def branch(x):
+        return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x * 2,)) + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it runs outside of the program
+        follows(branch, torch.ones(3))
+        follows(branch, -torch.ones(3))
+
+
+def test_an_operator_that_asks_twice():
+    x, y = torch.randn(3, 4), torch.randn(3, 4).sign()
+    follows(lambda x, y: F.soft_margin_loss(x, y) + torch.linalg.tensorinv(x[:, :3].reshape(3, 1, 3), ind=1).sum(), x, y, rtol=1e-3)
+
+
 def test_custom_op():
     follows(lambda x: twice(x + 1).sin(), torch.randn(3))
 
