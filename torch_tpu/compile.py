@@ -203,7 +203,12 @@ class _Plan:
         device = {n: self._on_device(n) for n in self.nodes}
         own = set(self.nodes)
         for n in reversed(self.nodes):  # a CPU constant belongs to a program only when nothing else needs it
-            if device[n] is None and n.target is not operator.getitem and _is_cpu(n) and (n in self.outputs or any(device.get(u) is False for u in n.users)):
+            if (
+                device[n] is None
+                and n.target is not operator.getitem
+                and _is_cpu(n)
+                and (n in self.outputs or any(device.get(u) is False for u in n.users))
+            ):
                 device[n] = False
         levels, top, drawn = {}, 0, 0
         for n in self.nodes:
@@ -447,7 +452,7 @@ def _is_static(t):
 
 
 def _line(node):
-    """" at file:line" of the user's code that the node comes from, or ""."""
+    """ " at file:line" of the user's code that the node comes from, or ""."""
     found = ""
     for line in (node.meta.get("stack_trace") or "").splitlines():
         parts = line.strip().split(", ")

@@ -594,7 +594,9 @@ def test_control_flow():
 
 def test_an_operator_that_asks_twice():
     x, y = torch.randn(3, 4), torch.randn(3, 4).sign()
-    follows(lambda x, y: F.soft_margin_loss(x, y) + torch.linalg.tensorinv(x[:, :3].reshape(3, 1, 3), ind=1).sum(), x, y, rtol=1e-3)
+    follows(
+        lambda x, y: F.soft_margin_loss(x, y) + torch.linalg.tensorinv(x[:, :3].reshape(3, 1, 3), ind=1).sum(), x, y, rtol=1e-3
+    )
 
 
 def test_custom_op():
