@@ -23,38 +23,23 @@ void capture_begin(c10::Device device) {
 
 bool capture_drop() { return tpu_capture_drop(); }
 
-// The strides that an input is taken with: its own when they are dense in some order, else the usual ones.
-c10::DimVector input_strides(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
-  c10::SmallVector<size_t, 8> order(sizes.size());
-  for (size_t i = 0; i < order.size(); i++) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
-  int64_t want = 1;
-  bool dense = true;
-  c10::DimVector usual(sizes.size());
-  for (size_t i = sizes.size(); i-- > 0;) {
-    if (sizes[order[i]] == 1) continue;
-    dense &= strides[order[i]] == want;
-    want *= sizes[order[i]];
-  }
-  if (dense) return c10::DimVector(strides.begin(), strides.end());
-  want = 1;
-  for (size_t i = sizes.size(); i-- > 0;) {
-    usual[i] = want;
-    want *= std::max<int64_t>(sizes[i], 1);
-  }
-  return usual;
-}
-
+// An input is taken with its own strides when they are dense in some order, else with the usual ones.
 Tensor capture_input(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
-  const c10::DimVector order = input_strides(sizes, strides);
+  c10::DimVector usual(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0; stride *= std::max<int64_t>(sizes[i], 1)) usual[i] = stride;
   tpu_tensor like{};
   like.sizes = sizes.data();
-  like.strides = order.data();
+  like.strides = strides.data();
   like.ndim = static_cast<int32_t>(sizes.size());
   like.dtype = static_cast<uint8_t>(dtype);
   tpu_store *store = nullptr;
   throw_if(tpu_capture_input(&like, &store));
-  return make_tensor(store, sizes, order, dtype);
+  if (!store) {
+    like.strides = usual.data();
+    throw_if(tpu_capture_input(&like, &store));
+  }
+  return make_tensor(store, sizes, {like.strides, sizes.size()}, dtype);
 }
 
 Tensor capture_rng_state() {

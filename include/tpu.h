@@ -270,7 +270,8 @@ typedef struct tpu_graph tpu_graph;
  * device before becomes a constant of the graph, except for its inputs; reading a value is an error. */
 TPU_API TPU_MUST tpu_err *tpu_capture_begin(int device);
 TPU_API bool tpu_capturing(void); /* this thread */
-/* The next input: gives the store that stands for it. like: sizes, strides (dense, in any order) and dtype. */
+/* The next input: gives the store that stands for it. like: sizes, strides and dtype. *out is NULL, and there is no
+ * such input, when the strides are not dense in some order. */
 TPU_API TPU_MUST tpu_err *tpu_capture_input(const tpu_tensor *like, tpu_store **out);
 /* Ends the capture and compiles. Results are the outputs (device tensors, without conj and neg bits); inputs that were
  * written get their new value at each run. op, for errors of a run, lives for the process; name is copied. */

@@ -7,6 +7,7 @@ reads its arguments on the host) is cut out: the graph is then a list of parts, 
 """
 
 import contextlib
+import operator
 import os
 import warnings
 
@@ -202,7 +203,12 @@ class _Plan:
         device = {n: self._on_device(n) for n in self.nodes}
         own = set(self.nodes)
         for n in reversed(self.nodes):  # a CPU constant belongs to a program only when nothing else needs it
-            if device[n] is None and _is_cpu(n) and (n in self.outputs or any(device.get(u) is False for u in n.users)):
+            if (
+                device[n] is None
+                and n.target is not operator.getitem
+                and _is_cpu(n)
+                and (n in self.outputs or any(device.get(u) is False for u in n.users))
+            ):
                 device[n] = False
         levels, top, drawn = {}, 0, 0
         for n in self.nodes:
@@ -225,7 +231,7 @@ class _Plan:
         if n in self.eager or n.target is torch.ops.aten._local_scalar_dense.default:
             return False
         uses = _uses(n)
-        if not _tensors(n):
+        if not _tensors(n) or n.target is operator.getitem:
             return None
         if not _is_cpu(n):
             return True
@@ -251,7 +257,7 @@ class _Plan:
         env = dict(zip(self.inputs, values, strict=True))
         for part in self.parts:
             env.update(zip(part.outputs, part.run([env[n] for n in part.inputs]), strict=True))
-        return [env[n] for n in self.outputs]
+        return [env[n] if n in env else _fresh(_value(self.gm, n, env)) for n in self.outputs]
 
 
 def _value(gm, x, env):
@@ -298,7 +304,7 @@ class _Host:
         env = dict(zip(self.inputs, values, strict=True))
         for n in self.nodes:
             env[n] = _call(self.plan.gm, n, env)
-        return [env[n] for n in self.outputs]
+        return [_value(self.plan.gm, n, env) for n in self.outputs]
 
 
 def _on_tpu(x):
@@ -393,7 +399,7 @@ class _Program:
                     if last[u] is node and u not in keep:
                         env.pop(u, None)
             node = None
-            outputs = [env[n] for n in self.outputs]
+            outputs = [_value(self.plan.gm, n, env) for n in self.outputs]
             tensors = [v for v in outputs if _on_tpu(v)]
             handle = ops.capture_end(tensors, self.plan.kind, self._name())
         except BaseException as error:

@@ -577,3 +577,21 @@ class _Module(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _Module
+
+
+# ---- torch.compile ---------------------------------------------------------------------------------------------------
+
+
+def _hide_from_dynamo():
+    """What these functions do is a call into a C library. Dynamo would trace it, and take what it gives for a constant: the
+    state of a generator above all. So they are graph breaks, and run as they are. (torch.compiler.disable says the same, but
+    imports Dynamo.)"""
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    states = get_rng_state, set_rng_state, get_rng_state_all, set_rng_state_all
+    for function in (*states, manual_seed, manual_seed_all, seed, seed_all, initial_seed, set_device, synchronize):
+        function._torchdynamo_disable = True
+        frames.set_code_exec_strategy(function.__code__, skip)
+
+
+_hide_from_dynamo()

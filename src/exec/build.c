@@ -20,8 +20,9 @@ typedef struct {
   int64_t rng_blocks;
   tpu_meta *metas;
   int nmetas;
-  val *outs; /* one a program output */
-  trace *t;  /* the recording that the call goes into, or NULL */
+  val *outs;  /* one a program output */
+  trace *t;   /* the recording that the call goes into, or NULL */
+  bool begun; /* the row has built something */
 } builder;
 
 static val poison(builder *b) { return ir_fail(b->g, TPU_ERR_RUNTIME, "out of memory"); }
@@ -498,6 +499,7 @@ static tpu_err *build_row(builder *b, call_entry *e) {
   TPU_TRY(accept_check(c->op->name, c->op->row->name, c->args, c->nargs));
   TPU_TRY(metas(b));
   int64_t begin = clock_ns();
+  b->begun = true;
   c->op->row->build(&b->ctx);
   if (ir_failed(b->g)) return ir_take_error(b->g);
   TPU_TRY(collect(b, e));
@@ -515,6 +517,8 @@ tpu_err *entry_record(tpu_call *c, call_state *cs, trace *t, call_entry *e, val 
   e->rng_blocks = (uint64_t)b.rng_blocks;
   if (!err && t->cap) capture_drew(t, b.rng_blocks);
   else if (!err && c->rng) c->rng[1] += e->rng_blocks;
+  /* in a capture, what was refused before it was built has left nothing behind, and may be asked in another way */
+  if (err && !t->err && (b.begun || !t->cap)) t->err = err_copy(err);
   *outs = b.outs;
   return err;
 }

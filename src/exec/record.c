@@ -167,10 +167,7 @@ tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs) {
   val *outs = NULL;
   tpu_store **made = NULL;
   if (!err) err = entry_new(&e);
-  if (e) {
-    err = entry_record(c, cs, t, e, &outs);
-    if (err && !t->err) t->err = err_copy(err);
-  }
+  if (e) err = entry_record(c, cs, t, e, &outs);
   if (!err) {
     dbuf **bufs = mem_alloc((size_t)(e->noutputs + 1) * sizeof *bufs), **scratch = cs->bufs;
     made = mem_calloc((size_t)(e->nouts + 1) * sizeof *made);

@@ -461,6 +461,38 @@ def test_random_numbers_are_those_of_eager_mode():
         same(after, torch.rand(3, device=DEVICE).cpu())
 
 
+def test_seeds_and_states_are_not_constants():
+    def fn(x):
+        state = torch.get_device_module(x.device).get_rng_state() if x.device.type != "cpu" else torch.get_rng_state()
+        return x + torch.rand(3, device=x.device), state
+
+    x = torch.zeros(3, device=DEVICE)
+    f = compiled(fn)
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        want = fn(x)
+        torch.manual_seed(seed)
+        got = f(x)
+        same(got[0], want[0].cpu())
+        assert torch.equal(got[1], want[1])
+
+
+def test_a_tensor_made_of_python_numbers_is_a_result():
+    f = compiled(lambda x: (x + 1, torch.tensor([1.0, 2.0]), torch.tensor(3, device=x.device)), fullgraph=True)
+    for _ in range(2):
+        a, b, c = f(torch.ones(2, device=DEVICE))
+        same(a, torch.full((2,), 2.0))
+        check(b, torch.tensor([1.0, 2.0]), 0, 0)
+        same(c, torch.tensor(3))
+        b.add_(1), c.add_(1)  # no constant of the program
+
+
+def test_streams():
+    module = torch.get_device_module(DEVICE)
+    f = compiled(lambda x: (module.current_stream(), x * 2 + (x.device.index or 0))[1], fullgraph=True)
+    same(f(torch.ones(2, device=DEVICE)), torch.full((2,), 2.0))
+
+
 def test_dropout_in_training():
     m = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.Linear(6, 2), nn.Dropout(0.2)).to(DEVICE)
     f = compiled(m, fullgraph=True)
@@ -533,6 +565,38 @@ def by_numpy(x: torch.Tensor) -> torch.Tensor:
 @by_numpy.register_fake
 def _(x):
     return torch.empty_like(x)
+
+
+@device_only
+def test_an_operator_that_is_cut_out_may_give_a_list():
+    @torch.library.custom_op("tpu_test_compile::halves", mutates_args=())
+    def halves(x: torch.Tensor) -> list[torch.Tensor]:
+        n = int(x.cpu().shape[0]) // 2
+        return [x[:n].clone(), x[n:].clone()]
+
+    halves.register_fake(lambda x: [x.new_empty(x.shape[0] // 2, *x.shape[1:]) for _ in range(2)])
+    x = torch.randn(4, 2)
+    with pytest.warns(UserWarning, match="tpu_test_compile.halves"):
+        a, b = compiled(lambda x: [t * 2 for t in halves(x.sin())], fullgraph=True)(x.to(DEVICE))
+    close(a, x[:2].sin() * 2)
+    close(b, x[2:].sin() * 2)
+
+
+def test_control_flow():
+    def branch(x):
+        return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x * 2,)) + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it runs outside of the program
+        follows(branch, torch.ones(3))
+        follows(branch, -torch.ones(3))
+
+
+def test_an_operator_that_asks_twice():
+    x, y = torch.randn(3, 4), torch.randn(3, 4).sign()
+    follows(
+        lambda x, y: F.soft_margin_loss(x, y) + torch.linalg.tensorinv(x[:, :3].reshape(3, 1, 3), ind=1).sum(), x, y, rtol=1e-3
+    )
 
 
 def test_custom_op():
