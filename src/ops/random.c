@@ -74,8 +74,12 @@ static val normal_like(op_ctx *c, val x) {
             tpu_dtype_name(d));
     return x;
   }
-  val z = t_random_normal(c, ir_is_complex(d) ? d : work_dtype(d), x->ndim, x->dims);
-  return P_ADD(param(c, 1, z), P_MUL(param(c, 2, z), z));
+  val z = t_random_normal(c, ir_is_complex(d) ? d : work_dtype(d), x->ndim, x->dims), mean = param(c, 1, z);
+  if (ir_is_complex(d) && !ir_failed(G)) { /* PyTorch draws both parts with this mean */
+    val part = ir_unary(G, IR_REAL, mean);
+    mean = ir_binary(G, IR_COMPLEX, part, part);
+  }
+  return P_ADD(mean, P_MUL(param(c, 2, z), z));
 }
 OP(normal_functional, "aten::normal_functional") { RET(normal_like(c, T(0))); }
 OP(log_normal, "aten::log_normal") { RET(P_UN(EXP, normal_like(c, T(0)))); }

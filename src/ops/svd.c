@@ -160,7 +160,11 @@ OP(linalg_pinv, "aten::linalg_pinv.atol_rtol_tensor") {
     RET(t_zeros(c, (tpu_dtype)a->dtype, a->ndim, dims));
     return;
   }
-  if (INT_OR(3, 0)) a = t_add(c, mat_triangle(c, a, IR_GE), mat_adjoint(c, mat_triangle(c, a, IR_GT)));
+  if (INT_OR(3, 0)) { /* only what is below the diagonal counts, and the diagonal's real part, as for eigh */
+    val below = mat_triangle(c, a, IR_GT), diagonal = t_sub(c, mat_triangle(c, a, IR_GE), below);
+    diagonal = t_mul(c, t_add(c, diagonal, mat_adjoint(c, diagonal)), t_like(c, a, 0.5));
+    a = t_add(c, t_add(c, below, mat_adjoint(c, below)), diagonal);
+  }
   mat_svd(c, a, false, true, &u, &s, &vh);
   if (ir_failed(G)) return;
   tpu_dtype r = (tpu_dtype)s->dtype;
