@@ -1,9 +1,9 @@
 // prepare.cpp - operators that PyTorch wants checked or brought into shape on the host around their row: CTC loss and
 // segment_reduce (lengths), least squares (ranks), histograms (ranges). What is read from the device is read at once.
-#include <ATen/MemoryOverlap.h>
 #include <ATen/core/List.h>
 #include <ATen/ops/_histogramdd_from_bin_tensors.h>
 #include <ATen/ops/aminmax.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/histogram.h>
 #include <ATen/ops/isin.h>
@@ -13,6 +13,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "adapter/kernel.h"
@@ -317,19 +318,49 @@ constexpr const char *kArangeOut = "aten::arange.out", *kArangeStartOut = "aten:
 
 // ---- fill ----------------------------------------------------------------------------------------------------------
 
-// Filling an expanded tensor is allowed, since every element gets the same value: one of each is filled.
+// Elements may lie on one another: some dimension steps over less than what the dimensions inside it take up.
+bool may_overlap(const Tensor &t) {
+  if (C10_LIKELY(t.is_contiguous()) || t.is_non_overlapping_and_dense()) return false;
+  c10::SmallVector<std::pair<int64_t, int64_t>, 8> dims;
+  for (int64_t d = 0; d < t.dim(); d++)
+    if (t.size(d) > 1) dims.emplace_back(t.stride(d), t.size(d));
+  std::sort(dims.begin(), dims.end());
+  int64_t reach = 0;
+  for (const auto &[stride, size] : dims) {
+    if (stride <= reach) return true;
+    reach += (size - 1) * stride;
+  }
+  return false;
+}
+
+// Every element gets the same value, so that elements may lie on one another: what of the memory they take up is filled
+// then.
 template <const char *const *name>
 void fill(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   static Kernel *k = need_kernel(*name);
   const size_t self = stack->size() - op.schema().arguments().size();
   const Tensor whole = (*stack)[self].toTensor();
-  if (C10_LIKELY(at::has_internal_overlap(whole) != at::MemOverlap::Yes)) return k->run(stack);
+  if (C10_LIKELY(whole.numel() == 0 || !may_overlap(whole))) return k->run(stack);
   Tensor part = whole;
   for (int64_t d = 0; d < part.dim(); d++)
     if (part.stride(d) == 0 && part.size(d) > 1) part = part.narrow(d, 0, 1);
-  (*stack)[self] = part;
-  k->run(stack);
-  stack->back() = whole;
+  if (!may_overlap(part)) {
+    (*stack)[self] = part;
+    k->run(stack);
+    stack->back() = whole;
+    return;
+  }
+  int64_t reach = 1;
+  for (int64_t d = 0; d < part.dim(); d++) reach += (part.size(d) - 1) * part.stride(d);
+  const Tensor flat = part.as_strided({reach}, {1});
+  Tensor filled = at::zeros({reach}, part.options().dtype(c10::kBool));
+  const Tensor places = at::arange(reach, part.options().dtype(c10::kLong)).as_strided(part.sizes(), part.strides(), 0);
+  filled.index_fill_(0, places.reshape({-1}), true);
+  if (op.schema().arguments().size() == 1) flat.masked_fill_(filled, 0);
+  else if ((*stack)[self + 1].isTensor()) flat.masked_fill_(filled, (*stack)[self + 1].toTensor().to(flat.dtype()));
+  else flat.masked_fill_(filled, (*stack)[self + 1].toScalar());
+  stack->resize(self);
+  stack->emplace_back(whole);
 }
 constexpr const char *kFillScalar = "aten::fill_.Scalar", *kFillTensor = "aten::fill_.Tensor", *kZero = "aten::zero_";
 

@@ -503,3 +503,13 @@ def test_fill_of_an_expanded_tensor():
     assert base.tolist() == [[5], [5], [5]]
     x.zero_()
     assert base.tolist() == [[0], [0], [0]]
+
+
+def test_fill_of_a_tensor_that_lies_on_itself():
+    base = torch.zeros(12, device=DEVICE)
+    x = base.as_strided((2, 2, 3), (1, 0, 2), 1)
+    for call, value in ((lambda: x.fill_(2), 2), (lambda: x.fill_(torch.tensor(5)), 5), (lambda: x.zero_(), 0)):
+        assert call() is x
+        assert base.tolist() == [0, *[value] * 6, 0, 0, 0, 0, 0]
+    base.as_strided((2, 2), (2, 2)).fill_(3)  # places between are left alone
+    assert base.tolist() == [3, 0, 3, 0, 3, *[0] * 7]
