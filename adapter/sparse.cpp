@@ -4,28 +4,29 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/OpMathType.h>
 #include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/native/SparseTensorUtils.h>
 #include <ATen/ops/_coalesce.h>
+#include <ATen/ops/_sparse_broadcast_to.h>
 #include <ATen/ops/_sparse_compressed_tensor_unsafe.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/_sparse_sparse_matmul.h>
 #include <ATen/ops/_unique2.h>
-#include <ATen/WrapDimUtils.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/logical_and.h>
+#include <ATen/ops/logical_or.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/result_type.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/result_type.h>
 #include <ATen/ops/where.h>
-#include <ATen/ops/logical_and.h>
-#include <ATen/ops/logical_or.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -50,8 +51,9 @@ void share(torch::Library &m, std::initializer_list<const char *> names) {
 }
 
 void check_device(const Tensor &a, const Tensor &b) {
-  TORCH_CHECK(a.device() == b.device(), "Expected all tensors to be on the same device, but found at least two devices, ",
-              a.device(), " and ", b.device(), "!");
+  TORCH_CHECK(a.device() == b.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ", a.device(), " and ",
+              b.device(), "!");
 }
 
 c10::ScalarType sum_type(c10::ScalarType t) {  // what half precision is summed in
@@ -101,8 +103,9 @@ Tensor coalesce(const Tensor &self) {
   if (nnz < 2) return self.clone()._coalesced_(true);
   const Tensor indices = self._indices();
   const auto [places, number, counts] = at::_unique2(flat_places(self), true, true);
-  const Tensor some = at::empty({places.size(0)}, indices.options())
-                          .scatter_(0, number, at::arange(nnz, indices.options()));  // one of the elements of each place
+  const Tensor some =
+      at::empty({places.size(0)}, indices.options())
+          .scatter_(0, number, at::arange(nnz, indices.options()));  // one of the elements of each place
   return coo(indices.index_select(1, some), sum_rows(self._values(), number, places.size(0)), self.sizes(), true);
 }
 
@@ -136,7 +139,8 @@ Tensor &give_out(const Tensor &result, Tensor &out) {
   TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), "result type ", result.scalar_type(),
               " can't be cast to the desired output type ", out.scalar_type());
   if (out.is_sparse()) {
-    TORCH_CHECK(result.is_sparse(), "expected a sparse result for a sparse out tensor, got a ", result.layout(), " one");
+    TORCH_CHECK(result.is_sparse(), "expected a sparse result for a sparse out tensor, got a ", result.layout(),
+                " one");
     const Tensor values = result._values().to(out.scalar_type());
     auto *impl = at::sparse::get_sparse_impl(out);
     if (out.sizes() != result.sizes() || out.sparse_dim() != result.sparse_dim())
@@ -177,20 +181,17 @@ Tensor &add_elements(const Tensor &dense, int64_t sparse_dim, const Tensor &plac
   return give_out(rows.view(dense.sizes()).to(common), out);
 }
 
-void check_same_sizes(const Tensor &a, const Tensor &b, const char *note) {
-  TORCH_CHECK(a.sizes() == b.sizes(), "add: expected 'self' and 'other' to have same size, but self has size ",
-              a.sizes(), " while other has size ", b.sizes(), note);
-}
-
 Tensor &add_out(const Tensor &self, const Tensor &other, const Scalar &alpha, Tensor &out) {
   check_device(self, other);
   if (!self.is_sparse() && self.layout() == c10::kStrided) {
-    check_same_sizes(self, other, " (FYI: dense-sparse addition does not currently support broadcasting)");
+    TORCH_CHECK(self.sizes() == other.sizes(), "add: expected 'self' and 'other' to have same size, but self has size ",
+                self.sizes(), " while other has size ", other.sizes(),
+                " (FYI: dense-sparse addition does not currently support broadcasting)");
     return add_elements(self, other.sparse_dim(), flat_places(other), other._values(), alpha, out);
   }
   TORCH_CHECK(other.is_sparse(), "add(sparse, dense) is not supported. Use add(dense, sparse) instead.");
-  check_same_sizes(self, other,
-                   " (FYI: op2-sparse addition does not currently support broadcasting)");
+  TORCH_CHECK(self.sizes() == other.sizes(), "add: expected sizes of 'self' and 'other' to match, but ", self.sizes(),
+              " != ", other.sizes());
   TORCH_CHECK(self.sparse_dim() == other.sparse_dim() && self.dense_dim() == other.dense_dim(),
               "add: expected 'self' and 'other' to have same density, but 'self' has ", self.sparse_dim(),
               " sparse dimensions while 'other' has ", other.sparse_dim(), " sparse dimensions");
@@ -205,10 +206,9 @@ Tensor &add_out(const Tensor &self, const Tensor &other, const Scalar &alpha, Te
   return give_out(self.is_coalesced() && other.is_coalesced() ? at::_coalesce(all) : all, out);
 }
 
-Tensor mul_by_dense(const Tensor &sparse, const Tensor &dense, c10::ScalarType common) {
-  const auto sizes = at::infer_size(sparse.sizes(), dense.sizes());
-  TORCH_CHECK(sparse.sizes() == IntArrayRef(sizes), "mul(sparse, dense): broadcasting of the sparse argument from ",
-              sparse.sizes(), " to ", IntArrayRef(sizes), " is not supported");
+Tensor mul_by_dense(const Tensor &self, const Tensor &dense, c10::ScalarType common) {
+  const auto sizes = at::infer_size(self.sizes(), dense.sizes());
+  const Tensor sparse = self.sizes() == IntArrayRef(sizes) ? self : at::_sparse_broadcast_to(self, sizes);
   const Tensor indices = sparse._indices();
   const int64_t n = sparse.sparse_dim();
   // Only the dims that the dense tensor has are indexed; the others are broadcast by the product.
@@ -232,11 +232,9 @@ Tensor &mul_out(const Tensor &self, const Tensor &other, Tensor &out) {
   const auto common = at::result_type(self, other);
   if (!self.is_sparse()) return give_out(mul_by_dense(other, self, common), out);
   if (!other.is_sparse()) return give_out(mul_by_dense(self, other, common), out);
-  TORCH_CHECK(self.sizes() == other.sizes(),
-              "mul(sparse, sparse): expected both to have the same sizes, got ", self.sizes(), " and ", other.sizes());
-  TORCH_CHECK(self.sparse_dim() == other.sparse_dim() && self.dense_dim() == other.dense_dim(),
-              "mul(sparse, sparse): expected both to have the same number of sparse dimensions, got ",
-              self.sparse_dim(), " and ", other.sparse_dim());
+  TORCH_CHECK(self.sizes() == other.sizes() && self.sparse_dim() == other.sparse_dim(),
+              "sparse_binary_op_intersection_cpu(): expects sparse inputs with equal dimensionality, number of sparse ",
+              "dimensions, and shape of sparse dimensions");
   const Tensor a = self.coalesce(), b = other.coalesce();
   const Pairs p = pairs_of(flat_places(a), flat_places(b));
   const Tensor values = a._values().index_select(0, p.i).to(common).mul(b._values().index_select(0, p.j).to(common));
@@ -261,6 +259,19 @@ Tensor sparse_mask(const Tensor &self, const Tensor &mask) {
   return coo(indices.clone(), values, mask.sizes(), mask.is_coalesced());
 }
 
+// The elements of self, times how often the mask has their places, or 0 or 1.
+Tensor mask_projection(const Tensor &self, const Tensor &mask, bool count_matches) {
+  check_device(self, mask);
+  TORCH_CHECK(self.sizes() == mask.sizes() && self.sparse_dim() == mask.sparse_dim(),
+              "_sparse_mask_projection(): operands have incompatible sizes or sparse dimensions; self has size ",
+              self.sizes(), " but mask has size ", mask.sizes());
+  const Tensor theirs = std::get<0>(flat_places(mask).sort()), mine = flat_places(self), values = self._values();
+  Tensor times = at::searchsorted(theirs, mine, false, /*right=*/true).sub(at::searchsorted(theirs, mine));
+  if (!count_matches) times = times.clamp_max(1);
+  return coo(self._indices().clone(), values.mul(column(times, values).to(values.scalar_type())), self.sizes(),
+             self.is_coalesced());
+}
+
 Tensor index_select(const Tensor &self, int64_t dim, const Tensor &index) {
   check_device(self, index);
   TORCH_CHECK_INDEX(self.dim(), "index_select() cannot be applied to a 0-dim tensor.");
@@ -272,8 +283,11 @@ Tensor index_select(const Tensor &self, int64_t dim, const Tensor &index) {
   sizes[dim] = index.numel();
   const Tensor indices = self._indices(), values = self._values();
   const Tensor wrapped = at::where(index.lt(0), index.add(size), index).to(c10::kLong);
-  TORCH_CHECK_INDEX(!index.numel() || at::logical_and(wrapped.ge(0), wrapped.lt(size)).all().item<bool>(),
-                    "index_select(): index contains values that are out of range for dimension of size ", size);
+  const Tensor outside = at::logical_or(wrapped.lt(0), wrapped.ge(size));
+  if (index.numel() && outside.any().item<bool>())
+    TORCH_CHECK_INDEX(false, "index_select(): index contains ",
+                      index.masked_select(outside).select(0, 0).item<int64_t>(),
+                      " that is out of range for tensor of size ", self.sizes(), " at dimension ", dim);
   if (dim >= self.sparse_dim())
     return coo(indices.clone(), values.index_select(dim - self.sparse_dim() + 1, wrapped), sizes, self.is_coalesced());
   const auto [sorted, order] = indices.select(0, dim).sort(std::optional<bool>(true), 0);
@@ -286,6 +300,7 @@ Tensor index_select(const Tensor &self, int64_t dim, const Tensor &index) {
 
 Tensor sparse_sum_backward(const Tensor &grad, const Tensor &self, IntArrayRef dims) {
   check_device(grad, self);
+  if (!self.is_coalesced()) return sparse_sum_backward(grad, self.coalesce(), dims);
   if (!self._nnz()) return at::zeros_like(self);
   std::vector<bool> summed(static_cast<size_t>(self.dim()), false);
   for (const int64_t d : dims) summed[at::maybe_wrap_dim(d, self.dim())] = true;
@@ -348,8 +363,8 @@ Tensor sparse_product(const Tensor &self, const Tensor &other) {  // both COO
               " does not match mat2 dtype ", other.scalar_type());
   const Tensor a = self.coalesce(), b = other.coalesce();
   const Pairs p = pairs_of(a._indices().select(0, 1), b._indices().select(0, 0).contiguous());
-  const Tensor indices = at::stack(
-      {a._indices().select(0, 0).index_select(0, p.i), b._indices().select(0, 1).index_select(0, p.j)});
+  const Tensor indices =
+      at::stack({a._indices().select(0, 0).index_select(0, p.i), b._indices().select(0, 1).index_select(0, p.j)});
   const Tensor values = a._values().index_select(0, p.i).mul(b._values().index_select(0, p.j));
   const int64_t sizes[2] = {self.size(0), other.size(1)};
   return at::_coalesce(coo(indices, values, sizes, false));
@@ -357,14 +372,18 @@ Tensor sparse_product(const Tensor &self, const Tensor &other) {  // both COO
 
 void check_product(const Tensor &a, const Tensor &b) {
   check_device(a, b);
+  const bool coo_first = a.is_sparse() && is_dense(b);
   TORCH_CHECK(a.dim() == 2, "addmm: matrices expected, got ", a.dim(), "D tensor");
   TORCH_CHECK(b.dim() == 2, "addmm: matrices expected, got ", b.dim(), "D tensor");
   for (const Tensor &t : {a, b})
-    TORCH_CHECK(is_dense(t) || t.dense_dim() == 0, "addmm: scalar values expected, got ", t.dense_dim(), "D values");
+    TORCH_CHECK(is_dense(t) || t.dense_dim() == 0, "addmm: scalar values expected, got ", t.dense_dim() + 1,
+                "D values");
+  TORCH_CHECK(!coo_first || a.size(1) == b.size(0), "addmm: Argument #3 (dense): Expected dim 0 size ", a.size(1),
+              ", got ", b.size(0));
   TORCH_CHECK(a.size(1) == b.size(0), "mat1 and mat2 shapes cannot be multiplied (", a.size(0), "x", a.size(1), " and ",
               b.size(0), "x", b.size(1), ")");
-  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "expected mat1 and mat2 to have the same dtype, but got: ",
-              a.scalar_type(), " != ", b.scalar_type());
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "expected scalar type ", a.scalar_type(), " but found ",
+              b.scalar_type());
 }
 
 Tensor scaled(const Tensor &x, const Scalar &by) { return by.equal(1) ? x : x.mul(by).to(x.scalar_type()); }
@@ -424,16 +443,98 @@ Tensor bmm(const Tensor &self, const Tensor &mat) {
 }
 Tensor &bmm_out(const Tensor &self, const Tensor &mat, Tensor &out) { return give_out(torch_tpu::bmm(self, mat), out); }
 
+// The product of a COO and a dense matrix with one sparse dim: the rows that have elements.
+Tensor hspmm(const Tensor &a, const Tensor &b) {
+  check_device(a, b);
+  TORCH_CHECK(a.is_sparse() && a.sparse_dim() == 2 && a.dense_dim() == 0, "hspmm: Argument #2: matrix expected, got ",
+              a.dim(), "D tensor");
+  TORCH_CHECK(b.dim() == 2, "hspmm: Argument #3: matrix expected, got ", b.dim(), "D tensor");
+  TORCH_CHECK(b.size(0) == a.size(1), "hspmm: Argument #3: Expected dim 0 size ", a.size(1), ", got ", b.size(0));
+  const Elements e = elements_of(a);
+  const auto [rows, number, counts] = at::_unique2(e.row, true, true);
+  const auto t = sum_type(b.scalar_type());
+  const Tensor terms = b.index_select(0, e.col).to(t).mul(e.values.to(t).unsqueeze(1));
+  const int64_t sizes[2] = {a.size(0), b.size(1)};
+  return coo(rows.unsqueeze(0), sum_rows(terms, number, rows.size(0)).to(b.scalar_type()), sizes, true);
+}
+Tensor &hspmm_out(const Tensor &a, const Tensor &b, Tensor &out) { return give_out(torch_tpu::hspmm(a, b), out); }
+
+// ---- softmax of COO: places without an element count as minus infinity ---------------------------------------------
+
+struct Groups {            // along a dim of a coalesced tensor
+  int64_t dense_dim = -1;  // of the values, when the dim is a dense one
+  Tensor number;           // else: the group of each element
+  int64_t n = 0;
+
+  Groups(const Tensor &t, int64_t dim) {
+    dim = at::maybe_wrap_dim(dim, t.dim());
+    if (dim >= t.sparse_dim()) {
+      dense_dim = dim - t.sparse_dim() + 1;
+      return;
+    }
+    const Tensor indices = t._indices();
+    Tensor places = at::zeros({t._nnz()}, indices.options());
+    for (int64_t d = 0; d < t.sparse_dim(); d++)
+      if (d != dim) places = places.mul(t.size(d)).add(indices.select(0, d));
+    const auto [groups, mine, counts] = at::_unique2(places, true, true);
+    number = mine;
+    n = groups.size(0);
+  }
+  Tensor sum(const Tensor &x) const {
+    return dense_dim >= 0 ? x.sum(dense_dim, true) : sum_rows(x, number, n).index_select(0, number);
+  }
+  Tensor max(const Tensor &x) const {
+    if (dense_dim >= 0) return x.amax(dense_dim, true);
+    auto sizes = x.sizes().vec();
+    sizes[0] = n;
+    return at::zeros(sizes, x.options())
+        .scatter_reduce_(0, column(number, x).expand(x.sizes()), x, "amax", false)
+        .index_select(0, number);
+  }
+};
+
+template <bool Log>
+Tensor softmax(const Tensor &self, int64_t dim, bool half_to_float) {
+  if (!at::isFloatingType(self.scalar_type()))
+    TORCH_CHECK_NOT_IMPLEMENTED(false, Log ? "\"log_softmax\"" : "\"softmax\"", " not implemented for '",
+                                self.scalar_type(), "'");
+  const Tensor s = self.coalesce(), values = s._values();
+  const auto to = half_to_float ? c10::kFloat : self.scalar_type();
+  if (!values.numel()) return coo(s._indices(), values.to(to), s.sizes(), true);
+  const Groups groups(s, dim);
+  const Tensor x = values.to(sum_type(values.scalar_type()));
+  const Tensor shifted = x.sub(groups.max(x)), e = shifted.exp(), sum = groups.sum(e);
+  return coo(s._indices().clone(), (Log ? shifted.sub(sum.log()) : e.div(sum)).to(to), s.sizes(), true);
+}
+
+template <bool Log>
+Tensor softmax_backward(const Tensor &grad, const Tensor &output, int64_t dim, const Tensor &self) {
+  check_device(grad, output);
+  const Tensor out = output.coalesce(), places = flat_places(out);
+  if (!out._values().numel()) return coo(out._indices(), out._values().to(self.scalar_type()), out.sizes(), true);
+  const Groups groups(out, dim);
+  const auto t = sum_type(out.scalar_type());
+  const Tensor g =
+      (grad.is_sparse() ? values_at(grad, places) : rows_of_dense(grad, out.sparse_dim()).index_select(0, places))
+          .to(t);
+  const Tensor y = out._values().to(t);
+  const Tensor result = Log ? g.sub(y.exp().mul(groups.sum(g))) : y.mul(g.sub(groups.sum(g.mul(y))));
+  return coo(out._indices().clone(), result.to(self.scalar_type()), out.sizes(), true);
+}
+
 // ---- compressed ----------------------------------------------------------------------------------------------------
 
 Tensor csr(const Tensor &like, const Tensor &values) {
   const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(like);
-  return at::_sparse_compressed_tensor_unsafe(compressed, plain, values, like.sizes(), values.options().layout(like.layout()));
+  return at::_sparse_compressed_tensor_unsafe(compressed, plain, values, like.sizes(),
+                                              values.options().layout(like.layout()));
 }
 
 Tensor &add_out_compressed(const Tensor &self, const Tensor &other, const Scalar &alpha, Tensor &out) {
   check_device(self, other);
-  check_same_sizes(self, other, "");
+  TORCH_CHECK(self.sizes() == other.sizes(),
+              "torch.add: Expected input tensors to have the same shape, but got tensor ", "`self` with shape ",
+              self.sizes(), " and tensor `other` with shape ", other.sizes());
   if (is_dense(self)) {
     const Tensor c = other.to_sparse();
     return add_elements(self, c.sparse_dim(), flat_places(c), c._values(), alpha, out);
@@ -444,8 +545,47 @@ Tensor &add_out_compressed(const Tensor &self, const Tensor &other, const Scalar
   std::vector<int64_t> block;
   if (self.layout() == c10::kSparseBsr || self.layout() == c10::kSparseBsc)
     block = {self.values().size(-2), self.values().size(-1)};
-  return give_out(sum.to_sparse(self.layout(), block.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(block)),
-                  out);
+  return give_out(
+      sum.to_sparse(self.layout(), block.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(block)), out);
+}
+
+// The same elements, compressed along the other dim.
+Tensor flipped(const Tensor &self, c10::Layout to) {
+  const auto [compressed, plain] = at::sparse_csr::getCompressedPlainIndices(self);
+  const int64_t nnz = plain.size(-1);
+  const Tensor values = self.values();
+  const Tensor outer = uncompress(compressed, nnz);
+  const auto [sorted, order] = plain.sort(std::optional<bool>(true), -1);
+  auto sizes = compressed.sizes().vec();
+  // sizes in blocks, of the dim that is compressed now
+  const int64_t lead = plain.dim() - 1;
+  const bool blocks = self.layout() == c10::kSparseBsr || self.layout() == c10::kSparseBsc;
+  const bool by_row = to == c10::kSparseCsr || to == c10::kSparseBsr;
+  const int64_t block = blocks ? values.size(lead + (by_row ? 1 : 2)) : 1;
+  const int64_t n = self.size(lead + (by_row ? 0 : 1)) / block;
+  sizes.back() = n + 1;
+  const Tensor starts =
+      at::searchsorted(sorted, at::arange(n + 1, plain.options()).expand(sizes).contiguous()).to(plain.scalar_type());
+  auto wide = order.sizes().vec();
+  wide.resize(static_cast<size_t>(values.dim()), 1);
+  return at::_sparse_compressed_tensor_unsafe(starts, outer.gather(-1, order),
+                                              values.gather(lead, order.view(wide).expand(values.sizes())),
+                                              self.sizes(), values.options().layout(to));
+}
+
+// To the layout of the other dim: flipped. What is not a flip has a kernel of PyTorch's that fits.
+template <c10::Layout From, c10::Layout To>
+void flip(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  const size_t base = stack->size() - op.schema().arguments().size();
+  const Tensor self = (*stack)[base].toTensor();
+  bool same = self.layout() == From;
+  if (To == c10::kSparseBsr || To == c10::kSparseBsc)
+    same = same &&
+           (*stack)[base + 1].toIntVector() == std::vector<int64_t>{self.values().size(-2), self.values().size(-1)} &&
+           (*stack)[base + 2].isNone();
+  if (!same) return shared_kernel<c10::DispatchKey::SparseCsrCPU>(op, stack);
+  stack->resize(base);
+  stack->emplace_back(flipped(self, To));
 }
 
 // Numbers of the matrices of a batch, to be added to row numbers of size n. [.., 1]
@@ -460,22 +600,22 @@ Tensor batch_starts(const Tensor &index, int64_t n) {
 // a[row] . b[:, col] of each element of a CSR pattern, in a type to sum in. Like values.
 Tensor dots(const Tensor &row, const Tensor &col, const Tensor &a, const Tensor &b) {
   const auto t = sum_type(a.scalar_type());
-  const int64_t k = a.size(-1);
-  const Tensor left = a.reshape({-1, k}).index_select(0, row.add(batch_starts(row, a.size(-2))).reshape({-1}));
+  const Tensor left = a.flatten(0, -2).index_select(0, row.add(batch_starts(row, a.size(-2))).reshape({-1}));
   const Tensor right =
-      b.transpose(-2, -1).reshape({-1, k}).index_select(0, col.add(batch_starts(col, b.size(-1))).reshape({-1}));
+      b.transpose(-2, -1).flatten(0, -2).index_select(0, col.add(batch_starts(col, b.size(-1))).reshape({-1}));
   return left.to(t).mul(right.to(t)).sum(-1).view(row.sizes());
 }
 
 Tensor sampled_addmm(const Tensor &self, const Tensor &a, const Tensor &b, const Scalar &beta, const Scalar &alpha) {
   check_device(self, a);
   check_device(self, b);
-  TORCH_CHECK(self.layout() == c10::kSparseCsr,
-              "sampled_addmm: Expected self to have sparse csr layout, but got ", self.layout());
+  TORCH_CHECK(self.layout() == c10::kSparseCsr, "sampled_addmm: Expected self to have sparse csr layout, but got ",
+              self.layout());
   TORCH_CHECK(is_dense(a), "sampled_addmm: Expected mat1 to have strided layout, but got ", a.layout());
   TORCH_CHECK(is_dense(b), "sampled_addmm: Expected mat2 to have strided layout, but got ", b.layout());
-  TORCH_CHECK(a.scalar_type() == b.scalar_type(), "sampled_addmm: Expected mat1 and mat2 to have the same dtype, but got ",
-              a.scalar_type(), " and ", b.scalar_type());
+  TORCH_CHECK(a.scalar_type() == b.scalar_type(),
+              "sampled_addmm: Expected mat1 and mat2 to have the same dtype, but got ", a.scalar_type(), " and ",
+              b.scalar_type());
   TORCH_CHECK(self.scalar_type() == a.scalar_type(),
               "sampled_addmm: Expected self and mat1 to have the same dtype, but got ", self.scalar_type(), " and ",
               a.scalar_type());
@@ -485,8 +625,8 @@ Tensor sampled_addmm(const Tensor &self, const Tensor &a, const Tensor &b, const
               "-D tensor");
   TORCH_CHECK(a.size(-1) == b.size(-2), "sampled_addmm: mat1 and mat2 shapes cannot be multiplied (", a.size(-2), "x",
               a.size(-1), " and ", b.size(-2), "x", b.size(-1), ")");
-  TORCH_CHECK(self.size(-2) == a.size(-2) && self.size(-1) == b.size(-1),
-              "sampled_addmm: self's shape should match (", a.size(-2), "x", b.size(-1), "), got ", self.sizes());
+  TORCH_CHECK(self.size(-2) == a.size(-2) && self.size(-1) == b.size(-1), "sampled_addmm: self's shape should match (",
+              a.size(-2), "x", b.size(-1), "), got ", self.sizes());
   const Tensor row = uncompress(self.crow_indices(), self._nnz());
   const Tensor d = dots(row, self.col_indices(), a, b);
   const Tensor p = alpha.equal(1) ? d : d.mul(alpha);
@@ -498,15 +638,22 @@ Tensor &sampled_addmm_out(const Tensor &self, const Tensor &a, const Tensor &b, 
   return give_out(torch_tpu::sampled_addmm(self, a, b, beta, alpha), out);
 }
 
+bool is_extreme(c10::string_view reduce) {
+  return reduce == "amax" || reduce == "max" || reduce == "amin" || reduce == "min";
+}
+
 void check_reduce(const Tensor &self, const Tensor &other, c10::string_view reduce) {
   check_device(self, other);
   TORCH_CHECK(self.layout() == c10::kSparseCsr, "torch.sparse.mm: expected self to be a sparse CSR tensor, got ",
               self.layout());
-  TORCH_CHECK(is_dense(other) && other.dim() == 2 && self.dim() == 2 && self.size(1) == other.size(0),
-              "torch.sparse.mm: expected a dense matrix with ", self.size(-1), " rows, got sizes ", other.sizes());
+  TORCH_CHECK(is_dense(other) && self.dim() == 2, "torch.sparse.mm: expected a CSR and a dense matrix, got ",
+              self.dim(), "D and ", other.layout());
+  TORCH_CHECK(other.dim() == 2 && self.size(1) == other.size(0),
+              "Expected a tensor of dimension 2 and tensor.size[0] == ", self.size(1), " but got: dimension ",
+              other.dim(), " and tensor.size[0] = ", other.dim() ? other.size(0) : 0);
   TORCH_CHECK(self.scalar_type() == other.scalar_type(), "torch.sparse.mm: expected both to have the same dtype, got ",
               self.scalar_type(), " and ", other.scalar_type());
-  TORCH_CHECK(reduce == "sum" || reduce == "mean" || reduce == "amax" || reduce == "amin",
+  TORCH_CHECK(reduce == "sum" || reduce == "mean" || is_extreme(reduce),
               "reduce argument must be either sum, mean, amax or amin, got ", reduce);
 }
 
@@ -526,8 +673,10 @@ std::tuple<Tensor, Tensor> mm_reduce(const Tensor &self, const Tensor &other, c1
     if (reduce == "mean") out = out.div(row_lengths(self.crow_indices()).unsqueeze(1));
     return {out.to(other.scalar_type()), none};
   }
+  const bool largest = reduce == "amax" || reduce == "max";
   const Tensor row = e.row.to(c10::kLong).unsqueeze(1).expand({nnz, width});
-  const Tensor out = at::zeros({n, width}, terms.options()).scatter_reduce_(0, row, terms, reduce, false);
+  const Tensor out =
+      at::zeros({n, width}, terms.options()).scatter_reduce_(0, row, terms, largest ? "amax" : "amin", false);
   Tensor place = none;
   if (self.requires_grad() || other.requires_grad()) {  // the first element that is the extreme
     const Tensor best = out.index_select(0, e.row);
@@ -654,8 +803,8 @@ bool not_pinned(const Tensor &, std::optional<c10::Device>) { return false; }
 template <c10::DispatchKey Key>
 void share_unary(torch::Library &m) {
   for (const std::string name :
-       {"abs",   "asin",  "asinh", "atan", "atanh", "ceil",    "deg2rad", "erf",  "erfinv", "expm1", "floor", "frac",
-        "log1p", "neg",   "rad2deg", "round", "sgn", "sign",   "sin",     "sinh", "sqrt",   "tan",   "tanh",  "trunc"}) {
+       {"abs",   "asin", "asinh",   "atan",  "atanh", "ceil", "deg2rad", "erf",  "erfinv", "expm1", "floor", "frac",
+        "log1p", "neg",  "rad2deg", "round", "sgn",   "sign", "sin",     "sinh", "sqrt",   "tan",   "tanh",  "trunc"}) {
     const std::string inplace = name + "_", out = name + ".out";
     share<Key>(m, {name.c_str(), inplace.c_str(), out.c_str()});
   }
@@ -667,22 +816,86 @@ void share_unary(torch::Library &m) {
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   share_unary<c10::DispatchKey::SparseCPU>(m);
-  share<c10::DispatchKey::SparseCPU>(
-      m, {"_sparse_coo_tensor_with_dims", "_sparse_coo_tensor_with_dims_and_tensors", "empty.memory_format",
-          "empty_like", "clone", "copy_", "copy_sparse_to_sparse_", "sparse_dim", "_dimI", "dense_dim", "_dimV", "_nnz",
-          "is_coalesced", "_coalesced_", "_indices", "_values", "indices", "values", "sparse_resize_",
-          "sparse_resize_and_clear_", "resize_as_sparse_", "zero_", "zeros.out", "_to_dense", "_to_sparse",
-          "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc",
-          "_sparse_broadcast_to", "add.Tensor", "add_.Tensor", "sub.Tensor", "sub_.Tensor", "sub.out", "mul.Tensor",
-          "mul_.Tensor", "div.Tensor", "div_.Tensor", "div.out", "div.Tensor_mode", "div_.Tensor_mode", "div.out_mode",
-          "floor_divide", "floor_divide_.Tensor", "floor_divide.out", "pow.Tensor_Scalar", "pow.Tensor_Scalar_out",
-          "conj_physical.out", "nan_to_num", "nan_to_num_", "nan_to_num.out", "view_as_real", "view_as_complex", "any",
-          "sum", "sum.dim_IntList", "native_norm", "native_norm.ScalarOpt_dim_dtype", "norm.ScalarOpt_dim",
-          "norm.ScalarOpt_dim_dtype", "cat", "narrow_copy", "permute", "unsqueeze", "mm", "mm.out", "mv"});
+  share<c10::DispatchKey::SparseCPU>(m, {"_sparse_coo_tensor_with_dims",
+                                         "_sparse_coo_tensor_with_dims_and_tensors",
+                                         "empty.memory_format",
+                                         "empty_like",
+                                         "clone",
+                                         "copy_",
+                                         "copy_sparse_to_sparse_",
+                                         "sparse_dim",
+                                         "_dimI",
+                                         "dense_dim",
+                                         "_dimV",
+                                         "_nnz",
+                                         "is_coalesced",
+                                         "_coalesced_",
+                                         "_indices",
+                                         "_values",
+                                         "indices",
+                                         "values",
+                                         "sparse_resize_",
+                                         "sparse_resize_and_clear_",
+                                         "resize_as_sparse_",
+                                         "zero_",
+                                         "zeros.out",
+                                         "_to_dense",
+                                         "_to_sparse",
+                                         "_to_sparse.sparse_dim",
+                                         "_to_sparse_csr",
+                                         "_to_sparse_csc",
+                                         "_to_sparse_bsr",
+                                         "_to_sparse_bsc",
+                                         "_sparse_broadcast_to",
+                                         "add.Tensor",
+                                         "add_.Tensor",
+                                         "sub.Tensor",
+                                         "sub_.Tensor",
+                                         "sub.out",
+                                         "mul.Tensor",
+                                         "mul_.Tensor",
+                                         "div.Tensor",
+                                         "div_.Tensor",
+                                         "div.out",
+                                         "div.Tensor_mode",
+                                         "div_.Tensor_mode",
+                                         "div.out_mode",
+                                         "floor_divide",
+                                         "floor_divide_.Tensor",
+                                         "floor_divide.out",
+                                         "pow.Tensor_Scalar",
+                                         "pow.Tensor_Scalar_out",
+                                         "conj_physical.out",
+                                         "nan_to_num",
+                                         "nan_to_num_",
+                                         "nan_to_num.out",
+                                         "view_as_real",
+                                         "view_as_complex",
+                                         "any",
+                                         "sum",
+                                         "sum.dim_IntList",
+                                         "native_norm",
+                                         "native_norm.ScalarOpt_dim_dtype",
+                                         "norm.ScalarOpt_dim",
+                                         "norm.ScalarOpt_dim_dtype",
+                                         "cat",
+                                         "narrow_copy",
+                                         "permute",
+                                         "unsqueeze",
+                                         "mm",
+                                         "mm.out",
+                                         "mv"});
   m.impl("_coalesce", TORCH_FN(coalesce));
   m.impl("add.out", TORCH_FN(add_out));
   m.impl("mul.out", TORCH_FN(mul_out));
   m.impl("sparse_mask", TORCH_FN(sparse_mask));
+  m.impl("_sparse_mask_projection", TORCH_FN(mask_projection));
+  m.impl("_sparse_softmax", TORCH_FN(softmax<false>));
+  m.impl("_sparse_softmax_backward_data", TORCH_FN(softmax_backward<false>));
+  m.impl("_sparse_log_softmax", TORCH_FN(softmax<true>));
+  m.impl("_sparse_log_softmax_backward_data", TORCH_FN(softmax_backward<true>));
+  m.impl("hspmm", TORCH_FN(hspmm));
+  m.impl("hspmm.out", TORCH_FN(hspmm_out));
   m.impl("index_select", TORCH_FN(index_select));
   m.impl("_sparse_sum_backward", TORCH_FN(sparse_sum_backward));
   m.impl("_sparse_sparse_matmul", TORCH_FN(sparse_product));
@@ -696,13 +909,49 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
   share_unary<c10::DispatchKey::SparseCsrCPU>(m);
-  share<c10::DispatchKey::SparseCsrCPU>(
-      m, {"empty.memory_format", "empty_like", "clone", "copy_", "resize_", "resize_as_sparse_", "zero_", "fill_.Scalar",
-          "normal_", "sparse_dim", "dense_dim", "_nnz", "values", "crow_indices", "col_indices", "ccol_indices",
-          "row_indices", "_to_dense", "_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc",
-          "_to_sparse_bsr", "_to_sparse_bsc", "sparse_mask", "select.int", "select_copy.int", "add.Tensor",
-          "add_.Tensor", "mul.Tensor", "mul_.Tensor", "mul.out", "mul.Scalar", "mul_.Scalar", "angle", "angle.out",
-          "_conj_physical", "conj_physical.out", "conj_physical_", "sum", "sum.dim_IntList", "mm", "mm.out"});
+  share<c10::DispatchKey::SparseCsrCPU>(m, {"empty.memory_format",
+                                            "empty_like",
+                                            "clone",
+                                            "copy_",
+                                            "resize_",
+                                            "resize_as_sparse_",
+                                            "zero_",
+                                            "fill_.Scalar",
+                                            "normal_",
+                                            "sparse_dim",
+                                            "dense_dim",
+                                            "_nnz",
+                                            "values",
+                                            "crow_indices",
+                                            "col_indices",
+                                            "ccol_indices",
+                                            "row_indices",
+                                            "_to_dense",
+                                            "_to_sparse",
+                                            "_to_sparse.sparse_dim",
+                                            "sparse_mask",
+                                            "select.int",
+                                            "select_copy.int",
+                                            "add.Tensor",
+                                            "add_.Tensor",
+                                            "mul.Tensor",
+                                            "mul_.Tensor",
+                                            "mul.out",
+                                            "mul.Scalar",
+                                            "mul_.Scalar",
+                                            "angle",
+                                            "angle.out",
+                                            "_conj_physical",
+                                            "conj_physical.out",
+                                            "conj_physical_",
+                                            "sum",
+                                            "sum.dim_IntList",
+                                            "mm",
+                                            "mm.out"});
+  m.impl("_to_sparse_csr", torch::CppFunction::makeFromBoxedFunction<&flip<c10::kSparseCsc, c10::kSparseCsr>>());
+  m.impl("_to_sparse_csc", torch::CppFunction::makeFromBoxedFunction<&flip<c10::kSparseCsr, c10::kSparseCsc>>());
+  m.impl("_to_sparse_bsr", torch::CppFunction::makeFromBoxedFunction<&flip<c10::kSparseBsc, c10::kSparseBsr>>());
+  m.impl("_to_sparse_bsc", torch::CppFunction::makeFromBoxedFunction<&flip<c10::kSparseBsr, c10::kSparseBsc>>());
   m.impl("add.out", TORCH_FN(add_out_compressed));
   m.impl("addmm", TORCH_FN(addmm));
   m.impl("addmm.out", TORCH_FN(addmm_out));
