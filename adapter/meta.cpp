@@ -114,10 +114,21 @@ bool says_no_meta(const std::string &text) {
 
 enum class Outcome { known, unknown };
 
+// PyTorch's meta kernel of index_add and index_reduce looks at the source's first slice, which may not be there; its
+// devices take such a source.
+bool adds_no_slice(const Frame &f) {
+  const std::string &name = f.kernel->handle.schema().name();
+  if (name.compare(0, 15, "aten::index_add") != 0 && name.compare(0, 18, "aten::index_reduce") != 0) return false;
+  if (!f.args[2].isTensor() || !f.args[3].isTensor()) return false;
+  const at::Tensor &self = f.args[0].toTensor(), &source = f.args[3].toTensor();
+  return f.args[2].toTensor().numel() == 0 && source.numel() == 0 && source.dim() == self.dim();
+}
+
 // Runs the operator on meta tensors; the results are left on `stack`. Real errors are thrown.
 Outcome run_meta(Frame &f, MetaArgs &m, torch::jit::Stack &stack) {
   const Kernel &k = *f.kernel;
   if (!k.meta && !k.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return Outcome::unknown;
+  if (adds_no_slice(f)) return Outcome::unknown;
   for (size_t i = 0; i < k.args.size(); i++) stack.push_back(m.convert(f.args[i], k.args[i].kind));
   at::AutoDispatchBelowADInplaceOrView below;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);

@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/TensorFactories.h>
+#include <ATen/SparseCsrTensorUtils.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
@@ -136,7 +137,9 @@ bool compatible_shallow_copy(const Tensor &self, const Tensor &from) {
   const auto dense = [](const Tensor &t) {
     return t.layout() == c10::kStrided && !t.is_quantized() && (t.is_cpu() || t.is_privateuseone() || t.is_cuda());
   };
-  return dense(self) && dense(from);
+  const auto coo = [](const Tensor &t) { return t.is_sparse(); };
+  const auto compressed = [](const Tensor &t) { return at::sparse_csr::is_sparse_compressed(t); };
+  return (dense(self) && dense(from)) || (coo(self) && coo(from)) || (compressed(self) && compressed(from));
 }
 
 void record_stream(Tensor &, c10::Stream) {}  // all streams of a device run in order
