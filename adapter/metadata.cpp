@@ -1,8 +1,8 @@
 // metadata.cpp - factories, views and resizing: what changes a tensor's metadata or storage and computes nothing.
 #include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
-#include <ATen/native/TensorFactories.h>
 #include <ATen/SparseCsrTensorUtils.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
