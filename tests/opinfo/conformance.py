@@ -139,27 +139,18 @@ def write_docs():
 
 
 def upstream_lines(found):
-    lines = [
-        "",
-        "## PyTorch's own test files",
-        "",
-        *found["about"],
-        "",
-        "| file | passed | failed | skipped | of those that apply |",
-        "|---|---|---|---|---|",
+    lines = ["", "## PyTorch's own test files", "", *found["about"], ""]
+    lines += [
+        "| file | tests run | passed | failed | skipped | of the failures, mended since | ours, left | not ours |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for name, f in found["files"].items():
-        ours = [x for x in f["failures"] if x["ours"]]
-        share = f["passed"] / max(f["passed"] + len(ours), 1)
-        lines.append(f"| {name} | {f['passed']} | {f['failed']} | {f['skipped']} | {share:.1%} |")
-    for title, ours in (
-        ("Failures that are ours", True),
-        ("Failures that are the test's (they fail on CPU too, or are about CUDA or NPU)", False),
-    ):
-        lines += ["", f"### {title}", "", "| file | test | why |", "|---|---|---|"]
-        for name, f in found["files"].items():
-            lines += [f"| {name} | {x['test']} | {x['why']} |" for x in f["failures"] if x["ours"] is ours]
-    return lines
+    for f in found["files"]:
+        lines.append(
+            "| "
+            + " | ".join(str(f[k]) for k in ("file", "run", "passed", "failed", "skipped", "mended", "ours", "not_ours"))
+            + " |"
+        )
+    return [*lines, "", *found["rest"]]
 
 
 def sample():
