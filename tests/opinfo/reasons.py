@@ -19,7 +19,6 @@ FAILURES = [
     ("special.bessel_.*", "of float64: the approximation is good to 1e-7 only"),
     ("foreach:_foreach_pow", "of bool to the power True: PyTorch's own meta function says int64, its CPU gives bool"),
     ("multinomial", "probabilities are not read back to be checked: the call stays asynchronous, as on CUDA"),
-    ("sparse.*|to_sparse.*|optim:SparseAdam.*", "sparse tensors: only what docs/conformance.md's passes show"),
     (
         "nn.functional.(dropout|rrelu|fractional_max_pool.d)|rand.*|normal.*|bernoulli",
         "a random result that the measure took for a fixed one",
@@ -31,6 +30,5 @@ FALLBACKS = [
         "aten.linalg_eig.*|aten.linalg_eigvals.*",
         "eigenvalues of a matrix without symmetry: no XLA backend but the CPU's has them",
     ),
-    ("aten._to_sparse.*|aten.*sparse.*", "sparse formats"),
     ("aten._standard_gamma_grad.*|aten._dirichlet_grad.*", "PyTorch has these as scalar CPU code only"),
 ]
