@@ -259,24 +259,26 @@ tpu_err *call_key(tpu_call *c, call_state *cs) {
   return NULL;
 }
 
-static uint64_t key_hash(const call_state *cs) {
+uint64_t words_hash(const uint64_t *words, size_t n) {
   uint64_t h = 0x9e3779b97f4a7c15ull;
-  for (size_t i = 0; i < cs->nwords; i++) {
-    h = (h ^ cs->words[i]) * 0xff51afd7ed558ccdull;
-    h ^= h >> 32;
-  }
+  for (size_t i = 0; i < n; i++) h = hash_mix(h, words[i]);
   return h;
 }
 
-static call_entry *find_locked(const call_state *cs, uint64_t hash) {
-  for (tnode *t = table_slot(&ex.keys, hash); t; t = t->next) {
+call_entry *entry_find_locked(const table *keys, const uint64_t *words, size_t n, uint64_t hash) {
+  for (tnode *t = table_slot(keys, hash); t; t = t->next) {
     call_entry *e = (call_entry *)t;
-    if (t->hash == hash && e->nwords == cs->nwords && !memcmp(e->words, cs->words, cs->nwords * sizeof *cs->words)) {
+    if (t->hash == hash && e->nwords == n && !memcmp(e->words, words, n * sizeof *words)) {
       t->used = true;
       return e;
     }
   }
   return NULL;
+}
+
+static uint64_t key_hash(const call_state *cs) { return words_hash(cs->words, cs->nwords); }
+static call_entry *find_locked(const call_state *cs, uint64_t hash) {
+  return entry_find_locked(&ex.keys, cs->words, cs->nwords, hash);
 }
 
 void entry_release(call_entry *e) {

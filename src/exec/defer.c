@@ -63,11 +63,6 @@ typedef struct {
 static marks prefixes, ends, contexts;
 static marks scheduled; /* texts of calls that ran by themselves */
 
-static uint64_t mix(uint64_t h, uint64_t w) {
-  h = (h ^ w) * 0xff51afd7ed558ccdull;
-  return h ^ h >> 32;
-}
-
 static bool marked(const marks *m, uint64_t h) {
   h |= 1;
   for (size_t i = h % MARKS; m->slots[i]; i = (i + 1) % MARKS)
@@ -87,7 +82,7 @@ static void mark(marks *m, uint64_t h) {
 
 static uint64_t context_of(const segment *s) {
   uint64_t h = 1;
-  for (int i = 0; i < CONTEXT; i++) h = mix(h, s->recent[(s->nsteps + i) % CONTEXT]);
+  for (int i = 0; i < CONTEXT; i++) h = hash_mix(h, s->recent[(s->nsteps + i) % CONTEXT]);
   return h;
 }
 
@@ -206,7 +201,7 @@ void defer_call_locked(call_entry *e, int device, dbuf **take_bufs) {
     s->values[s->nvalues++] = d;
     atomic_store_explicit(&d->deferred, s->nvalues, memory_order_release);
   }
-  s->prefix = mix(s->prefix, e->serial);
+  s->prefix = hash_mix(s->prefix, e->serial);
   s->recent[s->nsteps % CONTEXT] = e->serial;
   ex.stats.deferred++;
   choose_cut(s, device);
@@ -368,20 +363,8 @@ static bool make_key(segment *s, const int *live, int nlive, const bool *sole, u
   for (int i = 0; i < nlive && ok; i++) ok = put(s, (uint64_t)live[i]);
   for (int i = 0; i < s->ninputs && ok; i++)
     if (sole[i]) ok = put(s, (uint64_t)i | (uint64_t)1 << 32);
-  *hash = 0x9e3779b97f4a7c15ull;
-  for (size_t i = 0; i < s->nwords; i++) *hash = mix(*hash, s->words[i]);
+  *hash = words_hash(s->words, s->nwords);
   return ok;
-}
-
-static call_entry *find(const segment *s, uint64_t hash) {
-  for (tnode *t = table_slot(&ex.segments, hash); t; t = t->next) {
-    call_entry *e = (call_entry *)t;
-    if (t->hash == hash && e->nwords == s->nwords && !memcmp(e->words, s->words, s->nwords * sizeof *s->words)) {
-      t->used = true;
-      return e;
-    }
-  }
-  return NULL;
 }
 
 static tpu_err *add(const segment *s, uint64_t hash, call_entry **out) {
@@ -468,13 +451,13 @@ static tpu_err *flush(segment *s, int device, int *live, bool *sole) {
   }
   uint64_t hash;
   if (!make_key(s, live, nlive, sole, &hash)) return err_nomem();
-  call_entry *e = find(s, hash);
+  call_entry *e = entry_find_locked(&ex.segments, s->words, s->nwords, hash);
   bool again = e != NULL;
   if (!e) TPU_TRY(add(s, hash, &e));
   if (e && !e->text.len && (again || mostly_new(s))) TPU_TRY(compose(s, live, nlive, sole, e));
   if (e && e->text.len) {
     uint64_t h = 1;
-    for (int i = 0; i < s->nsteps; i++) mark(&prefixes, h = mix(h, s->steps[i].e->serial));
+    for (int i = 0; i < s->nsteps; i++) mark(&prefixes, h = hash_mix(h, s->steps[i].e->serial));
     return run_fused(s, device, e, live, nlive);
   }
   run_steps(s, device);

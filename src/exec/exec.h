@@ -282,6 +282,13 @@ TPU_MUST tpu_err *entry_new(call_entry **out);
 /* The entry's program, compiled now if it is not yet; lent. */
 TPU_MUST tpu_err *entry_program(call_entry *e, const char *op_name, program **out);
 void entry_release(call_entry *e);
+/* The entry kept under these words in a table of entries, or NULL. Under ex.lock. */
+call_entry *entry_find_locked(const table *keys, const uint64_t *words, size_t n, uint64_t hash);
+uint64_t words_hash(const uint64_t *words, size_t n);
+static inline uint64_t hash_mix(uint64_t h, uint64_t w) {
+  h = (h ^ w) * 0xff51afd7ed558ccdull;
+  return h ^ h >> 32;
+}
 /* Builds a call into a recording: outs gets one value a program output, in order of e->outs[].output. e: an entry with
  * nothing but mem and refs set. */
 TPU_MUST tpu_err *entry_record(tpu_call *c, call_state *cs, trace *t, call_entry *e, val **outs);

@@ -44,7 +44,8 @@ void tpu_set_plugin_candidates(const char *paths) {
 /* The mode that a process starts in; once, and before anybody asks for it or sets another. */
 static void mode_from_env(void) {
   static atomic_bool done;
-  if (atomic_exchange(&done, true)) return;
+  if (atomic_load_explicit(&done, memory_order_acquire) || atomic_exchange(&done, true))
+    return;                 /* asked by each call */
   tpu_err *e = env_check(); /* a bad value is raised by tpu_init */
   if (!e && env_int(ENV_LAUNCH_BLOCKING)) atomic_store(&ex.mode, TPU_DEBUG);
   else if (!e && env_int(ENV_DEFER_AND_FUSE)) atomic_store(&ex.mode, TPU_DEFER_AND_FUSE);
