@@ -33,6 +33,24 @@ bool p_need_no_bool(op_ctx *c, const char *kernel, val x) {
 
 val p_only_float(op_ctx *c, const char *kernel, val x) { return p_need_float(c, kernel, x) ? t_float(c, x) : x; }
 
+/* The imaginary part of the sum is one of many, 2 pi apart: which one depends on the order
+ * of the additions, so PyTorch's is kept. a: the sum so far, b: the next element. */
+val p_logaddexp_complex(op_ctx *c, val a, val b) {
+  val ar = ir_unary(G, IR_REAL, a), br = ir_unary(G, IR_REAL, b), below = ir_compare(G, IR_LT, br, ar);
+  val lo = ir_select(G, below, b, a), hi = ir_select(G, below, a, b), hr = ir_select(G, below, ar, br);
+  val sum = ir_binary(G, IR_ADD, hi, ir_unary(G, IR_LOG1P, ir_unary(G, IR_EXP, ir_binary(G, IR_SUB, lo, hi))));
+  val up = ir_unary(G, IR_LOG, ir_binary(G, IR_ADD, ir_unary(G, IR_EXP, lo), ir_unary(G, IR_EXP, hi)));
+  val zero = t_like(c, ar, 0), infinite = ir_unary(G, IR_NOT, ir_unary(G, IR_IS_FINITE, ar));
+  val same = ir_binary(G, IR_AND, infinite, ir_compare(G, IR_EQ, ar, br));
+  sum = ir_select(G, same, ir_select(G, ir_compare(G, IR_LT, hr, zero), lo, up), sum);
+  /* one is infinitely more: the other adds nothing, whatever its angle is */
+  val apart = ir_binary(G, IR_SUB, ir_select(G, below, br, ar), hr);
+  sum = ir_select(G, ir_compare(G, IR_EQ, apart, t_like(c, ar, -__builtin_inf())), hi, sum);
+  val nan = ir_binary(G, IR_OR, ir_compare(G, IR_NE, a, a), ir_compare(G, IR_NE, b, b)),
+      bad = t_like(c, ar, __builtin_nan(""));
+  return ir_select(G, nan, ir_binary(G, IR_COMPLEX, bad, bad), sum);
+}
+
 val p_poly(op_ctx *c, val x, const double *coef, int n) {
   val r = P_NUM(x, coef[n - 1]);
   for (int i = n - 2; i >= 0; i--) r = P_ADDC(P_MUL(r, x), coef[i]);

@@ -1,5 +1,6 @@
 /* Cumulative sums, products, extremes. */
 #include "ops/along.h"
+#include "ops/pointwise.h"
 
 static val scan_input(op_ctx *c, val x, int dtype_arg) {
   if (HAS(dtype_arg)) return t_cast(c, x, (tpu_dtype)INT(dtype_arg));
@@ -86,23 +87,6 @@ static void combine_logaddexp(op_ctx *c, const val *a, const val *b, val *out) {
   *out = ir_select(G, ir_binary(G, IR_AND, same, infinite), hi, sum);
 }
 
-/* The same of complex numbers. The imaginary part of the sum is one of many, 2 pi apart: which one depends on the order
- * of the additions, so PyTorch's is kept. a: the sum so far, b: the next element. */
-static val complex_logaddexp(op_ctx *c, val a, val b) {
-  val ar = ir_unary(G, IR_REAL, a), br = ir_unary(G, IR_REAL, b), below = ir_compare(G, IR_LT, br, ar);
-  val lo = ir_select(G, below, b, a), hi = ir_select(G, below, a, b), hr = ir_select(G, below, ar, br);
-  val sum = ir_binary(G, IR_ADD, hi, ir_unary(G, IR_LOG1P, ir_unary(G, IR_EXP, ir_binary(G, IR_SUB, lo, hi))));
-  val up = ir_unary(G, IR_LOG, ir_binary(G, IR_ADD, ir_unary(G, IR_EXP, lo), ir_unary(G, IR_EXP, hi)));
-  val zero = t_like(c, ar, 0), infinite = ir_unary(G, IR_NOT, ir_unary(G, IR_IS_FINITE, ar));
-  val same = ir_binary(G, IR_AND, infinite, ir_compare(G, IR_EQ, ar, br));
-  sum = ir_select(G, same, ir_select(G, ir_compare(G, IR_LT, hr, zero), lo, up), sum);
-  val empty = ir_compare(G, IR_EQ, ar, t_like(c, ar, -__builtin_inf())); /* adds nothing, whatever its angle is */
-  sum = ir_select(G, ir_binary(G, IR_AND, empty, ir_unary(G, IR_NOT, same)), b, sum);
-  val nan = ir_binary(G, IR_OR, ir_compare(G, IR_NE, a, a), ir_compare(G, IR_NE, b, b)),
-      bad = t_like(c, ar, __builtin_nan(""));
-  return ir_select(G, nan, ir_binary(G, IR_COMPLEX, bad, bad), sum);
-}
-
 static val complex_logcumsumexp(op_ctx *c, val x, int64_t dim_arg) {
   val y = t_at_least_1d(c, x);
   int dim = t_dim(c, dim_arg, y->ndim);
@@ -115,7 +99,7 @@ static val complex_logcumsumexp(op_ctx *c, val x, int64_t dim_arg) {
   ir_while_begin(G, init, 3, at);
   ir_while_body(G, ir_compare(G, IR_LT, at[0], t_scalar(c, TPU_I32, (double)y->dims[dim])), at);
   for (int d = 0; d < y->ndim; d++) start[d] = d == dim ? at[0] : t_scalar(c, TPU_I32, 0);
-  val sum = complex_logaddexp(c, at[1], ir_dynamic_slice(G, at[2], start, one));
+  val sum = p_logaddexp_complex(c, at[1], ir_dynamic_slice(G, at[2], start, one));
   const val next[3] = {ir_binary(G, IR_ADD, at[0], t_scalar(c, TPU_I32, 1)), sum,
                        ir_dynamic_update_slice(G, at[2], sum, start)};
   ir_while_end(G, next, out);

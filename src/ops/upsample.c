@@ -3,6 +3,9 @@
  * Every method is separable, and along one dim each output is a weighted sum of a few inputs, `taps` of them. Places
  * and weights are computed here, in the precision that PyTorch computes them in (float; double for float64), and go
  * into the program as small constants. Forward takes the taps; backward is a product with the same weights as a matrix.
+ *
+ * Images of bytes in two dims are computed in whole numbers, as PyTorch's CPU kernels do: weights from doubles, made
+ * multiples of 2^-shift that fit 16 bits, and each dim's result rounded to a byte before the next.
  */
 #include <math.h>
 
@@ -14,6 +17,7 @@ typedef enum { NEAREST, NEAREST_EXACT, LINEAR, CUBIC, AA_LINEAR, AA_CUBIC, AA_LA
 typedef struct {
   int64_t in, n;
   int taps;
+  int shift; /* > 0: the weights are whole numbers, to be divided by 2^shift */
   int64_t *place;
   double *weight;
 } plan;
@@ -131,6 +135,25 @@ static bool make_plan(op_ctx *c, plan *p, method k, bool wide, int64_t in, int64
   return true;
 }
 
+/* Makes the weights whole. Taps that the border brought to one place are one weight first. */
+static void make_whole(plan *p) {
+  double most = 0;
+  for (int64_t o = 0; o < p->n; o++) {
+    const int64_t *at = p->place + o * p->taps;
+    double *w = p->weight + o * p->taps;
+    for (int t = 1; t < p->taps; t++)
+      for (int s = 0; s < t; s++)
+        if (at[s] == at[t]) {
+          w[s] += w[t];
+          w[t] = 0;
+          break;
+        }
+    for (int t = 0; t < p->taps; t++) most = fmax(most, w[t]);
+  }
+  while (p->shift < 22 && (int)(0.5 + most * (double)(1 << (p->shift + 1))) < 1 << 15) p->shift++;
+  for (int64_t i = 0; i < p->n * p->taps; i++) p->weight[i] = round(p->weight[i] * (double)(1 << p->shift));
+}
+
 /* Places or weights of tap t as a constant of n numbers. */
 static val tap_places(op_ctx *c, const plan *p, int t) {
   int64_t *v = arena_alloc(ir_arena(G), (size_t)p->n * sizeof *v + 1);
@@ -140,6 +163,11 @@ static val tap_places(op_ctx *c, const plan *p, int t) {
 static val tap_weights(op_ctx *c, const plan *p, int t, tpu_dtype d) {
   double *v = arena_alloc(ir_arena(G), (size_t)p->n * sizeof *v + 1);
   for (int64_t o = 0; v && o < p->n; o++) v[o] = p->weight[o * p->taps + t];
+  if (v && p->shift) {
+    int64_t *whole = arena_alloc(ir_arena(G), (size_t)p->n * sizeof *whole + 1);
+    for (int64_t o = 0; whole && o < p->n; o++) whole[o] = (int64_t)v[o];
+    if (whole) return ir_const_ints(G, d, whole, 1, &p->n);
+  }
   return v ? ir_const_floats(G, d, v, 1, &p->n) : op_fail(c, TPU_ERR_RUNTIME, "out of memory");
 }
 
@@ -212,6 +240,14 @@ static val resize(op_ctx *c, const plan *p, val x, int d) {
   return sum;
 }
 
+/* x: int32. The weights' sum times x, rounded to a byte. */
+static val resize_whole(op_ctx *c, const plan *p, val x, int d) {
+  val y = resize(c, p, x, d);
+  if (ir_failed(G)) return y;
+  y = ir_binary(G, IR_SHR_A, t_add(c, y, t_like(c, y, 1 << (p->shift - 1))), t_like(c, y, p->shift));
+  return t_min(c, t_max(c, y, t_like(c, y, 0)), t_like(c, y, 255));
+}
+
 static val resize_back(op_ctx *c, const plan *p, val g, int d) {
   int64_t r = repeats(p), dims[T_MAX_DIMS];
   if (r == 1) return g;
@@ -231,8 +267,9 @@ static void upsample(op_ctx *c, int n, method k) {
     op_fail(c, TPU_ERR_RUNTIME, "It is expected input_size equals to %d, but got size %d", n + 2, x->ndim);
     return;
   }
-  bool align = at == 3 && INT(2), wide = x->dtype == TPU_F64;
-  tpu_dtype d = (tpu_dtype)x->dtype, m = is_nearest(k) ? d : ir_is_float(d) ? t_opmath(d) : TPU_F32;
+  bool align = at == 3 && INT(2), whole = x->dtype == TPU_U8 && n == 2 && !is_nearest(k);
+  bool wide = x->dtype == TPU_F64 || whole;
+  tpu_dtype d = (tpu_dtype)x->dtype, m = is_nearest(k) ? d : ir_is_float(d) ? t_opmath(d) : whole ? TPU_I32 : TPU_F32;
   y = t_cast(c, x, m);
   bool empty = ir_numel(x) == 0;
   int64_t dims[T_MAX_DIMS] = {x->dims[0], x->dims[1]};
@@ -242,10 +279,12 @@ static void upsample(op_ctx *c, int n, method k) {
     if (size[i] < 1 || x->dims[i + 2] < 1)
       op_fail(c, TPU_ERR_RUNTIME, "Input and output sizes should be greater than 0");
     if (ir_failed(G) || !make_plan(c, &p, k, wide, x->dims[i + 2], size[i], align, op_const_or(c, at + i, 0))) return;
-    if (!empty) y = resize(c, &p, y, i + 2);
+    if (empty) continue;
+    if (whole) make_whole(&p);
+    y = whole ? resize_whole(c, &p, y, i + 2) : resize(c, &p, y, i + 2);
   }
   if (empty) y = t_zeros(c, m, n + 2, dims);
-  if (!ir_is_float(d) && m != d) { /* 8-bit images: rounded and kept in range */
+  if (!ir_is_float(d) && m == TPU_F32) { /* 8-bit images: rounded and kept in range */
     y = ir_unary(G, IR_ROUND_EVEN, y);
     if (d == TPU_U8) y = t_min(c, t_max(c, y, t_like(c, y, 0)), t_like(c, y, 255));
   }

@@ -47,7 +47,7 @@ NOT_PORTABLE = re.compile(r"jiterator|_scaled_mm|_flash_attention|_efficient_att
 ON_CPU = {"tensor_split"}
 # Statistics that the CPU returns in the input's reduced precision and CUDA in float32: both are right.
 WIDE_OK = re.compile(r"native_(layer|batch|group)_norm|_native_batch_norm|_batch_norm_with_update")
-COUNTERS = {"step", "eta", "mu"}  # what optimizers keep as tensors of one element and use as numbers
+COUNTERS = {"step", "eta", "mu", "mu_product"}  # what optimizers keep as tensors of one element and use as numbers
 SEEDS = 6  # other seeds that are tried before a result counts as not random
 RUNS = 16  # runs pooled for the statistics of a random op
 PASS, MISMATCH, UNSUPPORTED, ERROR, TIMEOUT, CRASH = "pass", "mismatch", "unsupported", "error", "timeout", "crash"
