@@ -56,6 +56,9 @@ inline void set_number(tpu_value &v, const c10::IValue &x) {
   } else if (x.isSymBool()) {
     v.tag = TPU_BOOLEAN;
     v.u.i = x.toSymBool().guard_bool(__FILE__, __LINE__);
+  } else if (x.isUnsigned()) {
+    v.tag = TPU_UINT;
+    v.u.i = static_cast<int64_t>(x.toUInt());
   } else {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "tpu: cannot pass an argument of kind ", x.tagKind(), " to the device");
   }

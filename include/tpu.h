@@ -173,6 +173,7 @@ typedef enum {
   TPU_NONE,
   TPU_TENSOR,
   TPU_INT,
+  TPU_UINT, /* a number above INT64_MAX: u.i has its bits */
   TPU_DOUBLE,
   TPU_BOOLEAN,
   TPU_COMPLEX,
@@ -182,7 +183,7 @@ typedef enum {
   TPU_INTS, /* also bool lists */
   TPU_DOUBLES,
   TPU_TENSORS,
-  TPU_SCALARS /* Scalar[]: u.vals, each TPU_INT, TPU_DOUBLE, TPU_BOOLEAN or TPU_COMPLEX */
+  TPU_SCALARS /* Scalar[]: u.vals, each TPU_INT, TPU_UINT, TPU_DOUBLE, TPU_BOOLEAN or TPU_COMPLEX */
 } tpu_tag;
 
 /* One argument. ints: TPU_INT holds ints, dtypes, layouts and memory formats (PyTorch's numbers). */

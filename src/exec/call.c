@@ -208,6 +208,7 @@ static tpu_err *add_value(tpu_call *c, call_state *cs, const tpu_value *v, int a
       for (uint32_t k = 0; k < v->n; k++) TPU_TRY(add_tensor(c, cs, v, &v->u.tensor[k], arg, (int)k));
       return NULL;
     case TPU_INT:
+    case TPU_UINT:
     case TPU_BOOLEAN:
     case TPU_DOUBLE:
     case TPU_COMPLEX:

@@ -14,6 +14,14 @@ typedef struct {
   dbuf *buf;
 } number_entry;
 
+/* Its real part; an integer is rounded once. */
+static double number_f64(const op_host_number *n) {
+  return !n->is_int ? n->re : n->dtype == TPU_U64 ? (double)(uint64_t)n->i : (double)n->i;
+}
+static float number_f32(const op_host_number *n) {
+  return !n->is_int ? (float)n->re : n->dtype == TPU_U64 ? (float)(uint64_t)n->i : (float)n->i;
+}
+
 size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]) {
   memset(out, 0, 16);
   /* float -> integer: what C leaves undefined is made the extremes, NaN is 0 */
@@ -22,8 +30,8 @@ size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]) {
               : n->re >= 0x1p63  ? INT64_MAX
               : n->re <= -0x1p63 ? INT64_MIN
                                  : (int64_t)n->re;
-  double re = n->is_int && n->dtype == TPU_U64 ? (double)(uint64_t)n->i : n->is_int ? (double)n->i : n->re;
-  float f[2] = {n->is_int ? (float)n->i : (float)n->re, (float)n->im};
+  double re = number_f64(n);
+  float f[2] = {number_f32(n), (float)n->im};
   switch (dtype) {
     case TPU_BOOL: out[0] = n->is_int ? n->i != 0 : n->re != 0 || n->im != 0; return 1;
     case TPU_U8:
@@ -54,9 +62,9 @@ size_t number_bits(const op_host_number *n, tpu_dtype dtype, uint8_t out[16]) {
 val number_constant(ir_graph *g, const op_host_number *n, tpu_dtype dtype) {
   uint8_t bits[16];
   int64_t i = 0;
-  double re = n->is_int && n->dtype == TPU_U64 ? (double)(uint64_t)n->i : n->is_int ? (double)n->i : n->re;
+  double re = number_f64(n);
   if (ir_is_complex(dtype)) return ir_const_c(g, dtype, re, n->im, 0, NULL);
-  if (dtype == TPU_F32 || dtype == TPU_BF16) return ir_const_f(g, dtype, n->is_int ? (float)n->i : (float)re, 0, NULL);
+  if (dtype == TPU_F32 || dtype == TPU_BF16) return ir_const_f(g, dtype, number_f32(n), 0, NULL);
   if (ir_is_float(dtype)) return ir_const_f(g, dtype, re, 0, NULL);
   if (!number_bits(n, dtype, bits))
     return ir_fail(g, TPU_ERR_NOT_IMPLEMENTED, "tpu: a number cannot be given as %s", tpu_dtype_name(dtype));
@@ -81,13 +89,15 @@ tpu_err *number_check(const tpu_op *op, int arg, const op_host_number *n, tpu_dt
   if (arg >= 64 || !(op->strict_numbers >> arg & 1) || d == TPU_BOOL) return NULL;
   bool ok = ir_is_complex(d) || n->im == 0;
   if (ir_is_float(d) || ir_is_complex(d)) {
-    double re = n->is_int ? (double)n->i : n->re;
+    double re = number_f64(n);
     ok &= !(isfinite(re) && fabs(re) > float_max(d)) && !(isfinite(n->im) && fabs(n->im) > float_max(d));
   } else {
     int bits = (int)tpu_dtype_size(d) * 8;
     bool is_signed = d == TPU_I8 || d == TPU_I16 || d == TPU_I32 || d == TPU_I64;
     double top = ldexp(1, bits - is_signed); /* one above the largest */
-    if (n->is_int && bits < 64) {
+    if (n->dtype == TPU_U64 && n->i < 0) {   /* above INT64_MAX */
+      ok &= d == TPU_U64;
+    } else if (n->is_int && bits < 64) {
       int64_t high = ((int64_t)1 << (bits - is_signed)) - 1, low = is_signed ? -high - 1 : -high; /* -1 is 255 */
       ok &= n->i >= low && n->i <= high;
     } else if (!n->is_int) {
@@ -99,6 +109,9 @@ tpu_err *number_check(const tpu_op *op, int arg, const op_host_number *n, tpu_dt
   if (n->im != 0)
     return err_new(TPU_ERR_RUNTIME, "value (%g, %g) cannot be converted to type %s without overflow", n->re, n->im,
                    name);
+  if (n->is_int && n->dtype == TPU_U64)
+    return err_new(TPU_ERR_RUNTIME, "value %llu cannot be converted to type %s without overflow",
+                   (unsigned long long)n->i, name);
   if (n->is_int)
     return err_new(TPU_ERR_RUNTIME, "value %lld cannot be converted to type %s without overflow", (long long)n->i,
                    name);

@@ -184,7 +184,7 @@ static val log_add(op_ctx *c, bool base2) {
   val v[2];
   operands(c, v, p_math);
   if (!p_need_float(c, base2 ? "logaddexp2_cpu" : "logaddexp_cpu", v[0])) return v[0];
-  if (p_is_complex(v[0])) return base2 ? p_no_kernel(c, "logaddexp2_cpu", v[0]) : p_logaddexp_complex(c, v[0], v[1]);
+  if (p_is_complex(v[0])) return base2 ? p_no_kernel(c, "logaddexp2_cpu", v[0]) : p_logaddexp_complex(c, v[1], v[0]);
   val a = v[0], b = v[1], high = P_MAX(a, b), d = P_UN(NEG, P_UN(ABS, P_SUB(a, b)));
   val step = P_UN(LOG1P, P_UN(EXP, base2 ? P_MULC(d, M_LN2) : d));
   if (base2) step = P_MULC(step, M_LOG2E);

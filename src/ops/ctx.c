@@ -121,6 +121,12 @@ bool op_read_number(const tpu_value *v, int elem, op_host_number *out) {
       out->i = v->u.i;
       out->re = (double)out->i;
       return true;
+    case TPU_UINT:
+      out->dtype = TPU_U64;
+      out->is_int = true;
+      out->i = v->u.i;
+      out->re = (double)(uint64_t)out->i;
+      return true;
     case TPU_INTS:
       out->dtype = TPU_I64;
       out->is_int = true;

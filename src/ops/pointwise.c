@@ -34,7 +34,7 @@ bool p_need_no_bool(op_ctx *c, const char *kernel, val x) {
 val p_only_float(op_ctx *c, const char *kernel, val x) { return p_need_float(c, kernel, x) ? t_float(c, x) : x; }
 
 /* The imaginary part of the sum is one of many, 2 pi apart: which one depends on the order
- * of the additions, so PyTorch's is kept. a: the sum so far, b: the next element. */
+ * of the additions, so PyTorch's is kept. In a running sum a is the sum so far. */
 val p_logaddexp_complex(op_ctx *c, val a, val b) {
   val ar = ir_unary(G, IR_REAL, a), br = ir_unary(G, IR_REAL, b), below = ir_compare(G, IR_LT, br, ar);
   val lo = ir_select(G, below, b, a), hi = ir_select(G, below, a, b), hr = ir_select(G, below, ar, br);

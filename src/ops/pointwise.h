@@ -37,7 +37,7 @@ static inline bool p_is_int(val x) { return !p_is_float(x) && !p_is_complex(x); 
 val p_poly(op_ctx *c, val x, const double *coef, int n);
 /* sum of c[k] T_k(x), |x| <= 1 */
 val p_chebyshev(op_ctx *c, val x, const double *coef, int n);
-/* log(exp(a) + exp(b)) of complex a and b of one shape; a sum goes on with a, the sum so far */
+/* log(exp(a) + exp(b)) of complex a and b of one shape; of equal real parts a counts as the smaller */
 val p_logaddexp_complex(op_ctx *c, val a, val b);
 val p_isnan(op_ctx *c, val x);
 val p_isinf(op_ctx *c, val x);

@@ -702,3 +702,40 @@ def test_pinv_of_one_triangle():
     a = torch.randn(5, 5)
     want = torch.linalg.pinv(a, hermitian=True)
     check(torch.linalg.pinv(a.to(DEVICE), hermitian=True), want, 1e-3, 1e-4)
+
+
+# ---- numbers above INT64_MAX ---------------------------------------------------------------------------------------------
+
+UNSIGNED = {
+    "add": lambda d: torch.ones(2, device=d) + 2**63,
+    "mul of doubles": lambda d: torch.ones(2, device=d, dtype=torch.float64) * (2**64 - 1),
+    "full": lambda d: torch.full((2,), 2**64 - 1, dtype=torch.uint64, device=d),
+    "full of floats": lambda d: torch.full((2,), 2**63 + 2**40, dtype=torch.float32, device=d),
+    "fill_": lambda d: torch.ones(2, device=d, dtype=torch.uint64).fill_(2**63 + 1),
+    "eq": lambda d: torch.tensor([2**63, 5], device=d, dtype=torch.uint64) == 2**63,
+    "clamp": lambda d: torch.tensor([2.0, 1e30], device=d).clamp(max=2**63),
+}
+
+
+@pytest.mark.parametrize("name", UNSIGNED)
+def test_a_number_above_int64(name):
+    same(UNSIGNED[name](DEVICE), UNSIGNED[name]("cpu"))
+
+
+# ---- images of bytes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(8, 9), (33, 61), (17, 23), (5, 90)], ids=str)
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_bytes_are_resized_in_whole_numbers(mode, antialias, size):
+    x = torch.randint(0, 256, (2, 3, 17, 23), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for corners in (False, True):
+        agree(lambda x, c=corners: F.interpolate(x, size=size, mode=mode, antialias=antialias, align_corners=c), x)
+
+
+def test_logaddexp_of_complex_numbers():
+    parts = [0.0, -1.5, 2.0, 40.0, inf]
+    x = torch.tensor([complex(a, b) for a in parts for b in (0.0, 3.0, -2.0)])
+    a, b = x.repeat(len(x)), x.repeat_interleave(len(x))
+    close(torch.logaddexp(a.to(DEVICE), b.to(DEVICE)), torch.logaddexp(a, b), 1e-5, 1e-5)
