@@ -179,7 +179,13 @@ void resize_to(const Tensor &x, IntArrayRef sizes, IntArrayRef strides) {
 // and "not left aligned" makes it go on with the mask.
 bool nested_tensor_fits_mask(const Tensor &, const Tensor &) { return false; }
 
+namespace {
+// A value on the device is never written in place, and a clone may share it: copy-on-write without marked storages.
+Tensor lazy_clone(const Tensor &self) { return at::clone(self); }
+}  // namespace
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_lazy_clone", TORCH_FN(lazy_clone));
   m.impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(nested_tensor_fits_mask));
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));

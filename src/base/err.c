@@ -73,6 +73,13 @@ tpu_err *err_wrap(tpu_err *take_e, const char *fmt, ...) {
   return e ? e : take_e;
 }
 
+tpu_err *err_dtype(int dtype) {
+  const int complex_half = 8; /* complex numbers of half precision: neither StableHLO nor a TPU has them */
+  if (dtype == complex_half)
+    return err_new(TPU_ERR_TYPE, "tpu: tensors of dtype ComplexHalf are not supported on this device");
+  return err_new(TPU_ERR_TYPE, "tpu: tensors of PyTorch's dtype number %d are not supported on this device", dtype);
+}
+
 tpu_err *err_copy(const tpu_err *e) {
   if (!e) return NULL;
   tpu_err *m = (tpu_err *)e;

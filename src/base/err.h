@@ -12,6 +12,8 @@ TPU_MUST tpu_err *err_newv(tpu_err_kind kind, const char *fmt, va_list ap);
 TPU_MUST tpu_err *err_wrap(tpu_err *take_e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The error for a failed host allocation (static, no memory needed). */
 TPU_MUST tpu_err *err_nomem(void);
+/* The error for a dtype of PyTorch's that the device has not. */
+TPU_MUST tpu_err *err_dtype(int dtype);
 /* A second owner of the same error. */
 TPU_MUST tpu_err *err_copy(const tpu_err *e);
 

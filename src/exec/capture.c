@@ -122,9 +122,7 @@ tpu_err *tpu_capture_input(const tpu_tensor *like, tpu_store **out) {
     c->cap_inputs = cap;
   }
   size_t size = tpu_dtype_size((tpu_dtype)like->dtype), n = (size_t)like->ndim * sizeof(int64_t);
-  if (!size)
-    return err_new(TPU_ERR_NOT_IMPLEMENTED, "tpu: dtype number %d of PyTorch is not supported on this device",
-                   like->dtype);
+  if (!size) return err_dtype(like->dtype);
   int64_t numel = 1;
   for (int i = 0; i < like->ndim; i++) numel *= like->sizes[i];
   input in = {.ndim = like->ndim, .dtype = like->dtype, .nbytes = (size_t)numel * size};

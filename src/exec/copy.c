@@ -95,7 +95,7 @@ static tpu_err *upload(tpu_store *s, const void *host, tpu_dtype dtype, int ndim
 
 static tpu_err *check_dtype(const tpu_tensor *t) {
   if (dtype_pjrt((tpu_dtype)t->dtype)) return NULL;
-  return err_new(TPU_ERR_NOT_IMPLEMENTED, "tpu: dtype number %d of PyTorch is not supported on this device", t->dtype);
+  return err_dtype(t->dtype);
 }
 
 tpu_err *tpu_copy_from_host(const tpu_tensor *dst, const void *host) {
