@@ -158,17 +158,66 @@ void ormqr(c10::IValue *a) {
               "], input.shape[-1])");
 }
 
+// Values that PyTorch looks at before the call on every device, CUDA too: a read waits for them. Not within a program
+// that is being captured: it has no values.
+bool any_of(const at::Tensor &bad) { return !tpu_capturing() && bad.numel() > 0 && bad.any().item<bool>(); }
+// The same for what PyTorch's CPU kernels look at and CUDA's assert on the device: in Debug mode.
+bool any_in_debug(const at::Tensor &t, at::Tensor (*bad)(const at::Tensor &)) {
+  return tpu_get_eager_mode() == TPU_DEBUG && t.is_privateuseone() && any_of(bad(t));
+}
+
+// multinomial(self, num_samples, replacement, generator)
 void multinomial(c10::IValue *a) {
-  const int64_t n = a[0].toTensor().dim();
+  const at::Tensor &p = a[0].toTensor();
+  const int64_t n = p.dim();
   TORCH_CHECK(n == 1 || n == 2, "prob_dist must be 1 or 2 dim");
   TORCH_CHECK(a[1].toSymInt().guard_int(__FILE__, __LINE__) > 0, "cannot sample n_sample <= 0 samples");
-  TORCH_CHECK(a[0].toTensor().size(-1) <= (1 << 24), "number of categories cannot exceed 2^24");
+  TORCH_CHECK(p.size(-1) <= (1 << 24), "number of categories cannot exceed 2^24");
+  if (!p.is_privateuseone() || !p.is_floating_point() || p.numel() == 0 || tpu_capturing()) return;
+  const at::Tensor regular = at::logical_and(p.ge(0), p.lt(INFINITY)).all(), positive = p.sum(-1).gt(0).all();
+  const at::Tensor good = at::stack({regular, positive}).cpu();  // one read for both
+  TORCH_CHECK(good[0].item<bool>(), "probability tensor contains either `inf`, `nan` or element < 0");
+  TORCH_CHECK(good[1].item<bool>(), "invalid multinomial distribution (sum of probabilities <= 0)");
 }
 void multinomial_out(c10::IValue *a) {
   multinomial(a);
   TORCH_CHECK(a[4].toTensor().scalar_type() == c10::kLong,
               "multinomial expects Long tensor out, got: ", a[4].toTensor().scalar_type());
 }
+
+// randperm(n, generator, ...): no numbers of none
+void randperm(c10::IValue *a) {
+  if (a[0].isInt() && a[0].toInt() == 0) a[1] = c10::IValue();
+}
+
+// normal(mean, std, ...)
+void normal_std(c10::IValue *a) {
+  const at::Tensor &std = a[1].toTensor();
+  TORCH_CHECK(!std.is_complex(), "normal expects standard deviation to be non-complex");
+  TORCH_CHECK(!std.is_privateuseone() || !any_of(std.lt(0)), "normal expects all elements of std >= 0.0");
+}
+
+// histc(self, bins, min, max): of equal bounds the data's own
+void histc(c10::IValue *a) {
+  const at::Tensor &x = a[0].toTensor();
+  const double low = a[2].toScalar().toDouble(), high = a[3].toScalar().toDouble();
+  if (low != high || !x.is_privateuseone() || !x.is_floating_point() || tpu_capturing()) return;
+  if (!any_of(at::isfinite(x).logical_not())) return;
+  const double least = x.min().item<double>(), most = x.max().item<double>();
+  TORCH_CHECK(false, "torch.histc: range of [", least, ", ", most, "] is not finite");
+}
+
+void poisson(c10::IValue *a) {
+  TORCH_CHECK(!any_in_debug(a[0].toTensor(), [](const at::Tensor &t) { return t.lt(0); }),
+              "invalid Poisson rate, expected rate to be non-negative");
+}
+
+void check_bernoulli(const at::Tensor &p) {
+  TORCH_CHECK(!any_in_debug(p, [](const at::Tensor &t) { return at::logical_and(t.ge(0), t.le(1)).logical_not(); }),
+              "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
+}
+void bernoulli(c10::IValue *a) { check_bernoulli(a[0].toTensor()); }    // (self, generator)
+void bernoulli_p(c10::IValue *a) { check_bernoulli(a[1].toTensor()); }  // (self, p, generator)
 
 // take(self, index, out) and kthvalue(self, k, dim, keepdim, values, indices): not into what they read.
 void apart(const c10::IValue &out, const c10::IValue &in) {
@@ -256,6 +305,19 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::multilabel_margin_loss_forward.output", multilabel_margin},
                                       {"aten::ormqr", ormqr},
                                       {"aten::ormqr.out", ormqr},
+                                      {"aten::normal.float_Tensor", normal_std},
+                                      {"aten::normal.float_Tensor_out", normal_std},
+                                      {"aten::normal.Tensor_Tensor", normal_std},
+                                      {"aten::normal.Tensor_Tensor_out", normal_std},
+                                      {"aten::randperm.generator", randperm},
+                                      {"aten::randperm.generator_out", randperm},
+                                      {"aten::histc", histc},
+                                      {"aten::histc.out", histc},
+                                      {"aten::poisson", poisson},
+                                      {"aten::bernoulli", bernoulli},
+                                      {"aten::bernoulli.out", bernoulli},
+                                      {"aten::bernoulli_.Tensor", bernoulli_p},
+                                      {"aten::bernoulli.Tensor", bernoulli_p},
                                       {"aten::multinomial", multinomial},
                                       {"aten::multinomial.out", multinomial_out},
                                       {"aten::take.out", take_out},

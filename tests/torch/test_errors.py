@@ -751,6 +751,13 @@ LIKE_CPU = {
     "randperm past float16": lambda t: torch.randperm(2050, dtype=torch.float16, device=t(1).device),
     "randperm past float32": lambda t: torch.randperm(2**24 + 2, dtype=torch.float32, device=t(1).device),
     "randperm past uint8": lambda t: torch.randperm(257, dtype=torch.uint8, device=t(1).device),
+    "multinomial: negative": lambda t: torch.multinomial(t(3) - t(3) * 2, 2),
+    "multinomial: NaN": lambda t: torch.multinomial(t(2, 3) / 0 * 0, 2),
+    "multinomial: infinite": lambda t: torch.multinomial(t(3) / 0, 1, replacement=True),
+    "multinomial: nothing": lambda t: torch.multinomial(torch.stack([t(3), t(3) * 0]), 1),
+    "normal: a negative std": lambda t: torch.normal(t(3), -t(3)),
+    "normal: a negative std of a number": lambda t: torch.normal(0.0, t(3) - 2),
+    "histc of infinity": lambda t: torch.histc(torch.cat([t(2), t(1) / 0])),
     "the number in an empty tensor": lambda t: torch.ops.aten._local_scalar_dense(t(0)),
 }
 
@@ -758,6 +765,35 @@ LIKE_CPU = {
 @pytest.mark.parametrize("name", LIKE_CPU)
 def test_refused_as_on_cpu(name):
     assert refused(LIKE_CPU[name], DEVICE) == refused(LIKE_CPU[name], "cpu")
+
+
+DEBUG_ONLY = {
+    "bernoulli above 1": lambda t: torch.bernoulli(t(3) * 1.5),
+    "bernoulli_ below 0": lambda t: t(3).bernoulli_(-t(3)),
+    "poisson below 0": lambda t: torch.poisson(-t(3)),
+}
+
+
+@pytest.mark.parametrize("name", DEBUG_ONLY)
+@device_only
+def test_refused_in_debug_mode(name):
+    with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEBUG):
+        kind, text = refused(DEBUG_ONLY[name], DEVICE)
+    want_kind, want = refused(DEBUG_ONLY[name], "cpu")
+    assert kind is want_kind
+    assert text[:40] in want
+
+
+def test_a_number_that_its_dtype_does_not_hold():
+    with pytest.raises(RuntimeError, match="cannot be converted to type int64"):
+        torch.ones(2, dtype=torch.int64, device=DEVICE).fill_(2**63)
+
+
+@device_only
+@pytest.mark.parametrize("make", [lambda x: x.to(torch.complex32), lambda x: torch.view_as_complex(x.half())])
+def test_complex_half_is_named(make):
+    with pytest.raises(TypeError, match="dtype ComplexHalf are not supported"):
+        make(torch.ones(2, 2, device=DEVICE)).cpu()
 
 
 def test_weights_of_a_bag_have_its_dtype():
