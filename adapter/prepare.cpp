@@ -364,6 +364,47 @@ void fill(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
 }
 constexpr const char *kFillScalar = "aten::fill_.Scalar", *kFillTensor = "aten::fill_.Tensor", *kZero = "aten::zero_";
 
+constexpr const char *kMaskedFillScalar = "aten::masked_fill_.Scalar", *kMaskedFillTensor = "aten::masked_fill_.Tensor",
+                     *kIndexFillScalar = "aten::index_fill_.int_Scalar",
+                     *kIndexFillTensor = "aten::index_fill_.int_Tensor", *kIndexPut = "aten::index_put_";
+
+// masked_fill_, index_fill_ and index_put_ may write elements that lie on one another, with a warning. Where several
+// values go to one place it gets one of them.
+template <const char *const *name>
+void write_any(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  static Kernel *k = need_kernel(*name);
+  const size_t self = stack->size() - op.schema().arguments().size();
+  const Tensor whole = (*stack)[self].toTensor();
+  const bool puts = *name == kIndexPut;  // (self, indices, values, accumulate)
+  if (C10_LIKELY(whole.numel() == 0 || !may_overlap(whole)) || (puts && (*stack)[self + 3].toBool()))
+    return k->run(stack);
+  const std::string_view full = op.schema().name();
+  TORCH_WARN("Use of ", full.substr(full.rfind(':') + 1),
+             " on expanded tensors is deprecated. Please clone() the tensor before performing this operation. This "
+             "also applies to advanced indexing e.g. tensor[mask] = value");
+  const Tensor values = whole.clone(at::MemoryFormat::Contiguous), hit = at::zeros_like(values, c10::kBool);
+  torch::jit::Stack on_values(stack->begin() + self, stack->end()), on_hit = on_values;
+  on_values[0] = values;
+  on_hit[0] = hit;
+  c10::IValue &written = on_hit[puts ? 2 : on_hit.size() - 1];
+  if (written.isTensor()) written = at::ones({}, hit.options());
+  else written = true;
+  k->run(&on_values);
+  k->run(&on_hit);
+
+  int64_t reach = 1;
+  for (int64_t d = 0; d < whole.dim(); d++) reach += (whole.size(d) - 1) * whole.stride(d);
+  const Tensor flat = whole.as_strided({reach}, {1}),
+               count = at::arange(values.numel(), hit.options().dtype(c10::kLong));
+  const Tensor places = at::arange(reach, count.options()).as_strided(whole.sizes(), whole.strides(), 0).reshape({-1});
+  const Tensor from =
+      at::full({reach}, -1, count.options())
+          .scatter_reduce(0, places, at::where(hit.reshape({-1}), count, at::full_like(count, -1)), "amax");
+  flat.copy_(at::where(from.ge(0), values.reshape({-1}).index_select(0, from.clamp_min(0)), flat));
+  stack->resize(self);
+  stack->emplace_back(whole);
+}
+
 // ---- isin of a number ----------------------------------------------------------------------------------------------
 
 // PyTorch's shape function says one dim of size 0; its kernel gives a tensor without dims.
@@ -387,6 +428,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("fill_.Scalar", torch::CppFunction::makeFromBoxedFunction<&fill<&kFillScalar>>());
   m.impl("fill_.Tensor", torch::CppFunction::makeFromBoxedFunction<&fill<&kFillTensor>>());
   m.impl("zero_", torch::CppFunction::makeFromBoxedFunction<&fill<&kZero>>());
+  m.impl("masked_fill_.Scalar", torch::CppFunction::makeFromBoxedFunction<&write_any<&kMaskedFillScalar>>());
+  m.impl("masked_fill_.Tensor", torch::CppFunction::makeFromBoxedFunction<&write_any<&kMaskedFillTensor>>());
+  m.impl("index_fill_.int_Scalar", torch::CppFunction::makeFromBoxedFunction<&write_any<&kIndexFillScalar>>());
+  m.impl("index_fill_.int_Tensor", torch::CppFunction::makeFromBoxedFunction<&write_any<&kIndexFillTensor>>());
+  m.impl("index_put_", torch::CppFunction::makeFromBoxedFunction<&write_any<&kIndexPut>>());
   m.impl("arange.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeOut, true>>());
   m.impl("arange.start_out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeStartOut, true>>());
   m.impl("range.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kRangeOut, false>>());

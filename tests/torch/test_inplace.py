@@ -372,3 +372,34 @@ def test_more_values_than_a_mask_has_room_for():
         x[mask] = torch.ones(6, device=DEVICE)
     with torch.tpu.set_eager_mode(torch.tpu.EagerMode.DEBUG), pytest.raises(RuntimeError, match="the mask has 2 true"):
         x[mask] = torch.ones(3, device=DEVICE)
+
+
+# ---- elements that lie on one another ------------------------------------------------------------------------------------
+
+OVERLAPPING = {
+    "masked_fill_": lambda x, i: x.masked_fill_(x > 1, 9.0),
+    "masked_fill_ of a tensor": lambda x, i: x.masked_fill_(x > 1, torch.tensor(9.0, device=x.device)),
+    "index_fill_": lambda x, i: x.index_fill_(1, i, 9.0),
+    "index_fill_ of a tensor": lambda x, i: x.index_fill_(0, i, torch.tensor(9.0, device=x.device)),
+    "index_put_": lambda x, i: x.index_put_((i,), torch.tensor(9.0, device=x.device)),
+    "x[i] =": lambda x, i: x.__setitem__(i, 9.0),
+    "x[mask] =": lambda x, i: x.__setitem__(x > 1, 9.0),
+}
+VIEWS = {
+    "expanded": lambda base: base[:, :1].expand(3, 5),
+    "both expanded": lambda base: base[1, 1].expand(3, 5),
+    "windows": lambda base: base.view(-1).as_strided((3, 5), (2, 1), 1),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("write", OVERLAPPING)
+def test_a_write_to_elements_that_overlap_is_warned_of(write, view):
+    def run(device):
+        base = torch.arange(12.0).view(3, 4).to(device)
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            OVERLAPPING[write](VIEWS[view](base), torch.tensor([0, 1], device=device))
+        return base
+
+    same(run(DEVICE), run("cpu"))
