@@ -202,6 +202,10 @@ val ir_scatter(ir_graph *g, val x, val indices, val updates, const ir_scatter_di
 void ir_sort_begin(ir_graph *g, const val *xs, int n, int dim, bool stable, val *body_args);
 void ir_sort_end(ir_graph *g, val less, val *out);
 
+/* The k largest along the last dim, in order, and their places (int32): chlo.top_k. NaN with the sign bit clear is the
+ * largest. */
+void ir_top_k(ir_graph *g, val x, int64_t k, val *values, val *places);
+
 /* ---- control flow ---------------------------------------------------------------------------------------------- */
 
 void ir_while_begin(ir_graph *g, const val *init, int n, val *cond_args); /* build the condition on cond_args */

@@ -99,6 +99,26 @@ static void finish(ir_graph *g, ir_op *op, int nout, val *out) {
   for (int i = 0; i < nout; i++) out[i] = &op->out[i];
 }
 
+void ir_top_k(ir_graph *g, val x, int64_t k, val *values, val *places) {
+  const char *name = "chlo.top_k";
+  val out[2];
+  int last = x->ndim - 1;
+  if (last < 0 || k < 0 || k > x->dims[last])
+    ir_fail(g, TPU_ERR_RUNTIME, "%s: expected 0 <= k <= the last dim, got %lld of %s", name, (long long)k,
+            node_text(g, x));
+  ir_op *op = node_op(g, name, arena_printf(&g->mem, "k = %lld : i64", (long long)k), &x, 1, 2, 0);
+  if (op && last >= 0) {
+    int64_t *dims = arena_copy(&g->mem, x->dims, (size_t)x->ndim * sizeof *dims);
+    if (dims) dims[last] = k;
+    else ir_fail(g, TPU_ERR_OOM, "out of memory");
+    node_type(g, op, 0, x->dtype, x->ndim, dims);
+    node_type(g, op, 1, TPU_I32, x->ndim, dims);
+  }
+  finish(g, op, 2, out);
+  *values = out[0];
+  *places = out[1];
+}
+
 /* A name inside quotes: what MLIR would read as an escape is an error. */
 static bool plain(const char *s) {
   for (; *s; s++)

@@ -739,3 +739,42 @@ def test_logaddexp_of_complex_numbers():
     x = torch.tensor([complex(a, b) for a in parts for b in (0.0, 3.0, -2.0)])
     a, b = x.repeat(len(x)), x.repeat_interleave(len(x))
     close(torch.logaddexp(a.to(DEVICE), b.to(DEVICE)), torch.logaddexp(a, b), 1e-5, 1e-5)
+
+
+# ---- a few of many -------------------------------------------------------------------------------------------------------
+
+
+def ranked(dtype):
+    """[7, 300, 5] with every kind of number, equal ones among them."""
+    g = torch.Generator().manual_seed(0)
+    if dtype is torch.int64:
+        return torch.randint(-(2**63), 2**63 - 1, (7, 300, 5), generator=g)
+    x = torch.randn(7, 300, 5, dtype=torch.float64, generator=g).mul(100).to(dtype)
+    if dtype.is_floating_point:
+        x[0, 5, 0], x[1, 3, 1], x[2, 7], x[3, 8] = nan, -nan, inf, -inf
+        x[4, :200, 2], x[5, :100], x[5, 100:150] = nan, 0.0, -0.0
+    return x
+
+
+def agree_on_places(x, got, want, dim):
+    """Values as CPU; places may be others of equal elements."""
+    close(got[0], want[0], 0, 0)
+    at = got[1].cpu() if got[1].dim() == x.dim() else got[1].cpu().unsqueeze(dim)
+    check(x.gather(dim, at).view(want[0].shape), want[0], 0, 0)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d is not torch.bool and not d.is_complex], ids=name_of)
+def test_topk(dtype):
+    x = ranked(dtype)
+    for dim, k, largest in itertools.product((0, 1), (1, 7), (True, False)):
+        agree_on_places(x, x.to(DEVICE).topk(k, dim, largest), x.topk(k, dim, largest), dim)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d is not torch.bool and not d.is_complex], ids=name_of)
+def test_order_statistics_of_many(dtype):
+    x = ranked(dtype)
+    for k in (1, 2, 150, 300):
+        agree_on_places(x, x.to(DEVICE).kthvalue(k, 1), x.kthvalue(k, 1), 1)
+    for f in (torch.median, torch.nanmedian):
+        agree_on_places(x, f(x.to(DEVICE), 1, True), f(x, 1, True), 1)
+        close(f(x.to(DEVICE)), f(x), 0, 0)
