@@ -60,7 +60,7 @@ def test_another_topology_has_its_own_programs(tmp_path):
 
 def test_another_build_of_the_plugin_has_its_own_programs(tmp_path):
     compiles, _, _ = step(tmp_path / "cache")
-    plugin = tmp_path / "plugin.so"
+    plugin = tmp_path / "cpu_plugin.so"
     shutil.copyfile(torch.tpu.plugin_info()["path"], plugin)
     assert step(tmp_path / "cache", TORCH_TPU_PJRT_PLUGIN=str(plugin))[:2] == (0, compiles), "the same bytes elsewhere"
     with open(plugin, "ab") as f:
