@@ -389,12 +389,14 @@ typedef struct {
   tpu_explain_kind kind;
   int detail;
   int64_t calls, start_ns, duration_ns; /* by the monotonic clock */
+  int64_t bytes; /* RUN: read and written, by the plugin's analysis of the program; -1: unknown, or not asked for */
   const char *text;
 } tpu_explained;
 typedef void (*tpu_explain_fn)(void *ctx, const tpu_explained *e);
-/* From begin to end everything of these kinds is kept; end gives it to fn (may be NULL), in order. Nests. */
-TPU_API void tpu_explain_begin(void);
-TPU_API void tpu_explain_end(tpu_explain_fn fn, void *ctx);
+/* From begin to end everything of these kinds is kept; end gives it to fn (may be NULL), in order. Nests. traffic: the
+ * bytes of each program too, which costs an analysis of it. */
+TPU_API void tpu_explain_begin(bool traffic);
+TPU_API void tpu_explain_end(bool traffic, tpu_explain_fn fn, void *ctx);
 TPU_API void tpu_explain_note(tpu_explain_kind kind, const char *text);
 
 /* Who knows which line of the user's program is running: writes "file:line", or "", to out. Called without locks, for

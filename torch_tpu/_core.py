@@ -46,6 +46,7 @@ class Explained(Structure):
         ("calls", c_int64),
         ("start", c_int64),
         ("duration", c_int64),
+        ("bytes", c_int64),
         ("text", c_char_p),
     ]
 
@@ -78,8 +79,8 @@ _FUNCTIONS = {
     "tpu_cache_folder": (c_char_p, c_bool),
     "tpu_cache_each": ("error", c_char_p, c_bool, CacheEntry, c_void_p),
     "tpu_cache_prune": ("error", c_char_p, c_int64),
-    "tpu_explain_begin": (None,),
-    "tpu_explain_end": (None, ExplainReceiver, c_void_p),
+    "tpu_explain_begin": (None, c_bool),
+    "tpu_explain_end": (None, c_bool, ExplainReceiver, c_void_p),
     "tpu_set_where": (None, Where),
     "tpu_set_compile_policy": (None, c_int),
     "tpu_get_compile_policy": (c_int,),

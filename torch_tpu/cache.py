@@ -7,6 +7,7 @@ safe: what is missing is compiled again.
 
 import argparse
 import os
+import sys
 import time
 
 from torch_tpu import _core
@@ -44,28 +45,39 @@ def main(arguments=None) -> int:
     parser.add_argument("--dir", help="a folder other than those of the environment")
     parser.add_argument("--size", type=int, help="prune: bytes to leave (default: TORCH_TPU_CACHE_SIZE)")
     a = parser.parse_args(arguments)
+    if a.size is not None and (a.what != "prune" or a.size < 0):
+        parser.error("--size goes with prune, and is a number of bytes, 0 or more")
     places, bad = [a.dir] if a.dir else folders(), 0
     if not places:
         print("no cache folder: set TORCH_TPU_CACHE_DIR, XDG_CACHE_HOME or HOME")
     for folder in places:
-        if a.what == "prune":
-            before = sum(e["nbytes"] for e in entries(folder))
-            if os.path.isdir(folder):
-                _core.core.tpu_cache_prune(os.fsencode(folder), -1 if a.size is None else a.size)
-            print(f"{folder}: {_size(before)} before, {_size(sum(e['nbytes'] for e in entries(folder)))} now")
-            continue
-        keep = {"clear": lambda e: False, "verify": lambda e: e["good"]}.get(a.what, lambda e: True)
-        found = entries(folder, verify=a.what == "verify", keep=keep)
-        if a.what == "list":
-            for e in sorted(found, key=lambda e: -e["used"]):
-                print(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(e['used']))}  {e['nbytes']:>10}  {e['name']}")
-        damaged = [e for e in found if not e["good"]]
-        bad += len(damaged)
-        for e in damaged:
-            print(f"{folder}: {e['name']} is damaged: removed")
-        total = f"{len(found)} programs, {_size(sum(e['nbytes'] for e in found))}"
-        print(f"{folder}: {total}{' removed' if a.what == 'clear' else ''}")
+        try:
+            bad += _do(a.what, folder, a.size)
+        except RuntimeError as error:  # a folder that is refused; the sentence says why
+            print(error, file=sys.stderr)
+            bad += 1
     return 1 if bad else 0
+
+
+def _do(what, folder, size) -> int:
+    """One word on one folder; how many damaged entries there were."""
+    if what == "prune":
+        before = sum(e["nbytes"] for e in entries(folder))
+        if os.path.isdir(folder):
+            _core.core.tpu_cache_prune(os.fsencode(folder), -1 if size is None else size)
+        print(f"{folder}: {_size(before)} before, {_size(sum(e['nbytes'] for e in entries(folder)))} now")
+        return 0
+    keep = {"clear": lambda e: False, "verify": lambda e: e["good"]}.get(what, lambda e: True)
+    found = entries(folder, verify=what == "verify", keep=keep)
+    if what == "list":
+        for e in sorted(found, key=lambda e: -e["used"]):
+            print(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(e['used']))}  {e['nbytes']:>10}  {e['name']}")
+    damaged = [e for e in found if not e["good"]]
+    for e in damaged:
+        print(f"{folder}: {e['name']} is damaged, or not a plain file of yours: removed")
+    total = f"{len(found)} programs, {_size(sum(e['nbytes'] for e in found))}"
+    print(f"{folder}: {total}{' removed' if what == 'clear' else ''}")
+    return len(damaged)
 
 
 if __name__ == "__main__":

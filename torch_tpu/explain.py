@@ -23,8 +23,8 @@ REASONS = (
     "as many bytes as may wait",
     "a place where it was cut before",
 )
-Event = collections.namedtuple("Event", "kind detail calls start duration text")
-Event.__doc__ = "One thing that happened. start: seconds since the block began; duration: seconds."
+Event = collections.namedtuple("Event", "kind detail calls start duration bytes text")
+Event.__doc__ = "One thing that happened. start: seconds since the block began; duration: seconds; bytes: see Explain.traffic."
 
 
 def _nearest(text, earlier):
@@ -49,16 +49,17 @@ def _nearest(text, earlier):
 
 
 class Explain:
-    """A context manager that keeps what the device did, and prints a summary at the end (quiet=True: prints nothing)."""
+    """A context manager that keeps what the device did, and prints a summary at the end (quiet=True: prints nothing).
+    traffic=True: also how many bytes the programs read and wrote, by the plugin's own analysis of each."""
 
-    def __init__(self, quiet=False, file=None):
-        self.quiet, self.file = quiet, file
+    def __init__(self, quiet=False, file=None, traffic=False):
+        self.quiet, self.file, self._traffic = quiet, file, traffic
         self.events, self.stats, self.seconds = [], {}, 0.0
 
     def __enter__(self):
         self._before = _core.stats()
         self._start = time.monotonic_ns()
-        _core.core.tpu_explain_begin()
+        _core.core.tpu_explain_begin(self._traffic)
         return self
 
     def __exit__(self, *exc):
@@ -67,10 +68,10 @@ class Explain:
         @_core.ExplainReceiver
         def receive(_, e):
             e = e.contents
-            got.append(Event(KINDS[e.kind], e.detail, e.calls, e.start, e.duration, (e.text or b"").decode()))
+            got.append(Event(KINDS[e.kind], e.detail, e.calls, e.start, e.duration, e.bytes, (e.text or b"").decode()))
 
         end = time.monotonic_ns()
-        _core.core.tpu_explain_end(receive, None)
+        _core.core.tpu_explain_end(self._traffic, receive, None)
         self.seconds = (end - self._start) * 1e-9
         for e in got:
             if e.start >= self._start:
@@ -87,6 +88,12 @@ class Explain:
     def programs(self):
         """Programs that were given to the plugin."""
         return self._of("run")
+
+    @property
+    def traffic(self):
+        """Bytes that these programs read and wrote in all; None: not asked for, or the plugin does not say."""
+        counts = [e.bytes for e in self.programs]
+        return None if not self._traffic or -1 in counts else sum(counts)
 
     @property
     def compiles(self):
@@ -116,6 +123,9 @@ class Explain:
             f"  calls {s.get('calls', 0)}, of which {s.get('deferred', 0)} waited and {s.get('fused', 0)} ran with others; "
             f"programs run {len(self.programs)}; compiled {len(self.compiles)}, loaded from disk {len(self._of('load'))}",
         ]
+        if self._traffic:
+            n = self.traffic
+            lines.append("  the plugin does not say how many bytes moved" if n is None else f"  bytes read and written: {n:,}")
         for reason, n in collections.Counter(REASONS[e.detail] for e in self.flushes).most_common():
             lines.append(f"  flushed {n} times: {reason}")
         for e in self.compiles[:20]:

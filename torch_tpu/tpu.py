@@ -508,11 +508,11 @@ def set_compile_policy(policy):
     return _SetCompilePolicy(policy)
 
 
-def explain(quiet=False, file=None):
+def explain(quiet=False, file=None, traffic=False):
     """A context manager that tells what the device did for a block of code; see torch_tpu.explain.Explain."""
     from torch_tpu.explain import Explain
 
-    return Explain(quiet=quiet, file=file)
+    return Explain(quiet=quiet, file=file, traffic=traffic)
 
 
 class Precision(enum.Enum):

@@ -75,6 +75,12 @@ static void describe_world(buf *b) {
   buf_printf(b, "devices %d %s\n", ex.ndevices, tpu_device_kind(0));
   if (ex.is_cpu) put_hash(b, "cpu", cpu_identity());
   put_hash(b, "options", hash128_of(options, n));
+  /* flags that XLA reads for itself change what it makes of the same text */
+  static const char *const flags[] = {"XLA_FLAGS", "LIBTPU_INIT_ARGS"};
+  for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+    const char *text = getenv(flags[i]);
+    if (text && text[0]) put_hash(b, flags[i], hash128_of(text, strlen(text)));
+  }
 }
 
 /* ---- folders ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,9 +23,11 @@ enum {
   TOUCH_AFTER_S = 3600,   /* a use is written down at most so often */
   STALE_S = 3600,         /* a temporary file older than this belongs to nobody */
   LOCK_STEP_NS = 2000000, /* between two looks at a lock */
-  LOCK_MAX_S = 1800       /* then without: the holder may be stopped */
+  LOCK_TELL_S = 30,       /* then one line says what the process waits for */
+  LOCK_MAX_S = 1800,      /* then without: the holder may be stopped */
+  WHY_LEN = 160
 };
-#define MAX_BYTES ((int64_t)1 << 34) /* of one entry */
+#define MAX_BYTES ((uint64_t)1 << 32) /* of one entry */
 
 typedef struct {
   char magic[8];
@@ -37,22 +40,43 @@ struct disk {
   char *path;
   int fd;
   int64_t limit, total; /* total: -1 until it was counted */
+  int64_t since;        /* bytes written since then: others write too */
   bool trust;
   pthread_mutex_t lock;
   atomic_uint serial;
   atomic_bool complained;
 };
 
-static void complain(disk *d, const char *what, const char *name, int err) {
+static void __attribute__((format(printf, 2, 3))) complain(disk *d, const char *format, ...) {
+  char text[512];
   if (atomic_exchange(&d->complained, true)) return;
-  log_line(LOG_WARN, "executable cache %s: %s %s%s%s; programs that it cannot give are compiled again", d->path, what,
-           name, err ? ": " : "", err ? strerror(err) : "");
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  log_line(LOG_WARN, "executable cache %s: %s; programs that it cannot give are compiled again", d->path, text);
 }
 
 /* ---- folders ---------------------------------------------------------------------------------------------------- */
 
-static bool ours(const struct stat *st, bool trust) {
-  return trust || (st->st_uid == geteuid() && !(st->st_mode & (S_IWGRP | S_IWOTH)));
+/* Whether nobody else can have put it there; `why` says who could. */
+static bool ours(const struct stat *st, bool trust, char why[WHY_LEN]) {
+  if (trust) return true;
+  if (st->st_uid != geteuid()) {
+    snprintf(why, WHY_LEN, "somebody else owns it (user %ld; you are %ld)", (long)st->st_uid, (long)geteuid());
+    return false;
+  }
+  if (!(st->st_mode & (S_IWGRP | S_IWOTH))) return true;
+  snprintf(why, WHY_LEN, "somebody else can write it (mode %04o)", (unsigned)(st->st_mode & 07777));
+  return false;
+}
+
+static const char *what_is(int at, const char *name) {
+  struct stat st;
+  if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW)) return NULL;
+  if (S_ISLNK(st.st_mode)) return "it is a symbolic link";
+  if (at == AT_FDCWD) return S_ISDIR(st.st_mode) ? NULL : "it is no folder";
+  return S_ISREG(st.st_mode) ? NULL : "it is no plain file";
 }
 
 /* mkdir -p with mode 0700 for what is new. */
@@ -80,17 +104,19 @@ tpu_err *disk_open(const char *path, int64_t limit, bool trust, disk **out) {
   d->trust = trust;
   pthread_mutex_init(&d->lock, NULL);
   struct stat st;
+  char why[WHY_LEN];
   tpu_err *e = NULL;
-  if (make_folders(d->path)) e = err_new(TPU_ERR_RUNTIME, "%s: cannot be made: %s", path, strerror(errno));
-  d->fd = e ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (trust ? 0 : O_NOFOLLOW));
-  if (!e && d->fd < 0)
-    e = err_new(TPU_ERR_RUNTIME, "%s: %s", path,
-                errno == ELOOP || errno == ENOTDIR ? "is no folder, or a symbolic link to one" : strerror(errno));
-  if (!e && (fstat(d->fd, &st) || !ours(&st, trust)))
+  d->fd = make_folders(d->path) ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (trust ? 0 : O_NOFOLLOW));
+  if (d->fd < 0) {
+    int err = errno;
+    const char *what = what_is(AT_FDCWD, path);
+    e = err_new(TPU_ERR_RUNTIME, "%s: %s", path, what && !(trust && err == ENOENT) ? what : strerror(err));
+  } else if (fstat(d->fd, &st) || !ours(&st, trust, why)) {
     e = err_new(TPU_ERR_RUNTIME,
-                "%s: somebody else owns this folder or can write it, and an executable is code; make it yours alone "
-                "(chmod go-w), or set TORCH_TPU_CACHE_TRUST=1 if all who can write it may run code as you",
-                path);
+                "%s: %s, and an executable is code; make the folder yours alone (chmod go-w), or set "
+                "TORCH_TPU_CACHE_TRUST=1 if all who can write it may run code as you",
+                path, why);
+  }
   if (e) disk_close(d);
   else *out = d;
   return e;
@@ -143,18 +169,27 @@ static bool write_all(int fd, const void *data, size_t n) {
 
 typedef enum { ENTRY_NONE, ENTRY_GOOD, ENTRY_BAD, ENTRY_REFUSED } entry_state;
 
-/* Reads an entry whole: *body is the key and the data after it, to mem_free. */
-static entry_state read_entry(disk *d, const char *name, header *h, char **body) {
+/* Reads an entry whole: *body is the key and the data after it, to mem_free. REFUSED: `why` says why. */
+static entry_state read_entry(disk *d, const char *name, header *h, char **body, char why[WHY_LEN]) {
   *body = NULL;
   int fd = openat(d->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return errno == ENOENT ? ENTRY_NONE : ENTRY_REFUSED;
+  if (fd < 0) {
+    int err = errno;
+    if (err == ENOENT) return ENTRY_NONE;
+    const char *what = what_is(d->fd, name);
+    snprintf(why, WHY_LEN, "%s", what ? what : strerror(err));
+    return ENTRY_REFUSED;
+  }
   struct stat st;
   entry_state s = ENTRY_BAD;
-  if (fstat(fd, &st) || !S_ISREG(st.st_mode) || !ours(&st, d->trust)) {
+  if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+    snprintf(why, WHY_LEN, "it is no plain file");
+    s = ENTRY_REFUSED;
+  } else if (!ours(&st, d->trust, why)) {
     s = ENTRY_REFUSED;
   } else if (st.st_size >= (off_t)sizeof *h && read_all(fd, (char *)h, sizeof *h) && !memcmp(h->magic, "TPUCACHE", 8) &&
-             h->format == FORMAT && !h->zero && h->key_len <= (uint64_t)MAX_BYTES &&
-             h->data_len <= (uint64_t)MAX_BYTES && (uint64_t)st.st_size == sizeof *h + h->key_len + h->data_len) {
+             h->format == FORMAT && !h->zero && h->key_len <= MAX_BYTES && h->data_len <= MAX_BYTES - h->key_len &&
+             (uint64_t)st.st_size == sizeof *h + h->key_len + h->data_len) {
     size_t n = (size_t)(h->key_len + h->data_len);
     *body = mem_alloc(n + 1);
     if (!*body) {
@@ -177,16 +212,16 @@ static entry_state read_entry(disk *d, const char *name, header *h, char **body)
 bool disk_get(disk *d, const void *key, size_t key_len, char **data, size_t *len) {
   *data = NULL;
   *len = 0;
-  char name[NAME_MAX_LEN], *body;
+  char name[NAME_MAX_LEN], why[WHY_LEN], *body;
   name_of(key, key_len, ".tpux", name);
   header h;
-  switch (read_entry(d, name, &h, &body)) {
+  switch (read_entry(d, name, &h, &body, why)) {
     case ENTRY_NONE: return false;
     case ENTRY_REFUSED:
-      complain(d, "refuses what others own or can write, or what is no plain file:", name, 0);
+      complain(d, "refuses %s: %s", name, why);
       return false;
     case ENTRY_BAD:
-      complain(d, "removes a damaged entry:", name, 0);
+      complain(d, "removes a damaged entry, %s", name);
       unlinkat(d->fd, name, 0);
       return false;
     default: break;
@@ -211,9 +246,15 @@ void disk_drop(disk *d, const void *key, size_t key_len) {
 
 static void grow(disk *d, int64_t n);
 
+/* In a folder that is trusted, others are to read what we write, as far as the umask allows. */
+static mode_t file_mode(const disk *d) { return d->trust ? 0666 : 0600; }
+
 bool disk_put(disk *d, const void *key, size_t key_len, const void *data, size_t len) {
   char name[NAME_MAX_LEN], tmp[NAME_MAX_LEN];
   header h = {.magic = "TPUCACHE", .format = FORMAT, .key_len = key_len, .data_len = len};
+  if (key_len > MAX_BYTES || len > MAX_BYTES - key_len) return false;
+  int64_t whole = (int64_t)(sizeof h + key_len + len);
+  if (d->limit && whole > d->limit) return false; /* it would push out all others, and go itself */
   char *body = mem_alloc(key_len + len + 1);
   if (!body) return false;
   memcpy(body, key, key_len);
@@ -221,10 +262,10 @@ bool disk_put(disk *d, const void *key, size_t key_len, const void *data, size_t
   h.sum = sum_of(&h, body, key_len + len);
   name_of(key, key_len, ".tpux", name);
   snprintf(tmp, sizeof tmp, "tmp.%ld.%u", (long)getpid(), atomic_fetch_add(&d->serial, 1));
-  int fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  int fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, file_mode(d));
   if (fd < 0 && errno == EEXIST) { /* of a process with our number that was killed */
     unlinkat(d->fd, tmp, 0);
-    fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, file_mode(d));
   }
   /* No fsync: an entry that a power cut left half written fails its checksum. */
   bool ok = fd >= 0 && write_all(fd, &h, sizeof h) && write_all(fd, body, key_len + len);
@@ -239,11 +280,11 @@ bool disk_put(disk *d, const void *key, size_t key_len, const void *data, size_t
   }
   mem_free(body);
   if (ok) {
-    grow(d, (int64_t)(sizeof h + key_len + len));
+    grow(d, whole);
     return true;
   }
   if (fd >= 0) unlinkat(d->fd, tmp, 0);
-  complain(d, "cannot write", name, err);
+  complain(d, "cannot write %s: %s", name, strerror(err));
   return false;
 }
 
@@ -252,9 +293,11 @@ bool disk_put(disk *d, const void *key, size_t key_len, const void *data, size_t
 int disk_lock(disk *d, const void *key, size_t key_len) {
   char name[NAME_MAX_LEN];
   name_of(key, key_len, ".lock", name);
-  time_t until = time(NULL) + LOCK_MAX_S;
-  while (time(NULL) < until) {
-    int fd = openat(d->fd, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  time_t begin = time(NULL);
+  bool told = false;
+  while (time(NULL) - begin < LOCK_MAX_S) {
+    int fd = openat(d->fd, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, file_mode(d));
+    if (fd < 0 && errno == EACCES) fd = openat(d->fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) return -1;
     struct stat st;
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
@@ -266,6 +309,11 @@ int disk_lock(disk *d, const void *key, size_t key_len) {
     int err = errno;
     close(fd);
     if (err != EWOULDBLOCK && err != EINTR) return -1; /* a file system without locks */
+    if (!told && time(NULL) - begin >= LOCK_TELL_S) {
+      told = true;
+      log_line(LOG_WARN, "executable cache %s: since %d s another process compiles a program that this one needs (%s)",
+               d->path, LOCK_TELL_S, name);
+    }
     nanosleep(&(struct timespec){0, LOCK_STEP_NS}, NULL);
   }
   return -1;
@@ -292,6 +340,15 @@ static bool has_suffix(const char *s, const char *suffix) {
   return n > k && !strcmp(s + n - k, suffix);
 }
 
+/* The lock of a program whose compiler was killed, and which nobody compiled since. Who waits for it sees that its file
+ * is gone. */
+static void drop_stale_lock(disk *d, const char *name) {
+  int fd = openat(d->fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(d->fd, name, 0);
+  close(fd);
+}
+
 /* All entries, to mem_free; NULL with *n = 0 when there are none or they cannot be read. Clears away what the dead
  * left. */
 static item *list(disk *d, size_t *n) {
@@ -304,15 +361,17 @@ static item *list(disk *d, size_t *n) {
   for (struct dirent *e; dir && (e = readdir(dir));) {
     struct stat st;
     if (strlen(e->d_name) >= NAME_MAX_LEN || fstatat(d->fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW)) continue;
-    if (!strncmp(e->d_name, "tmp.", 4) && time(NULL) - st.st_mtime > STALE_S) unlinkat(d->fd, e->d_name, 0);
-    if (!has_suffix(e->d_name, ".tpux") || !S_ISREG(st.st_mode)) continue;
+    bool old = time(NULL) - st.st_mtime > STALE_S;
+    if (old && !strncmp(e->d_name, "tmp.", 4)) unlinkat(d->fd, e->d_name, 0);
+    if (old && has_suffix(e->d_name, ".lock")) drop_stale_lock(d, e->d_name);
+    if (!has_suffix(e->d_name, ".tpux") || S_ISDIR(st.st_mode)) continue;
     if (*n == cap) {
       item *more = mem_realloc(items, (cap = cap * 2 + 64) * sizeof *items);
       if (!more) break;
       items = more;
     }
     strcpy(items[*n].name, e->d_name);
-    items[*n].nbytes = (int64_t)st.st_size;
+    items[*n].nbytes = S_ISREG(st.st_mode) ? (int64_t)st.st_size : 0;
     items[(*n)++].used_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
   }
   if (dir) closedir(dir);
@@ -340,19 +399,26 @@ static int64_t prune_to(disk *d, int64_t limit) {
   return total;
 }
 
-/* n more bytes were written. */
+/* n more bytes were written. What other processes write is seen when all is counted again: when it would be too much
+ * with ours, and after each sixteenth of the limit. */
 static void grow(disk *d, int64_t n) {
   if (!d->limit) return;
   pthread_mutex_lock(&d->lock);
-  if (d->total >= 0) d->total += n;
-  if (d->total < 0) d->total = prune_to(d, d->limit);
-  else if (d->total > d->limit) d->total = prune_to(d, d->limit - d->limit / 10);
+  bool first = d->total < 0;
+  d->total += n;
+  d->since += n;
+  bool full = !first && d->total > d->limit;
+  if (first || full || d->since > d->limit / 16) {
+    d->total = prune_to(d, full ? d->limit - d->limit / 10 : d->limit);
+    d->since = 0;
+  }
   pthread_mutex_unlock(&d->lock);
 }
 
 void disk_prune(disk *d, int64_t limit) {
   pthread_mutex_lock(&d->lock);
   d->total = prune_to(d, limit);
+  d->since = 0;
   pthread_mutex_unlock(&d->lock);
 }
 
@@ -363,8 +429,8 @@ void disk_each(disk *d, bool verify, tpu_cache_entry_fn fn, void *ctx) {
     bool good = true;
     if (verify) {
       header h;
-      char *body;
-      entry_state s = read_entry(d, items[i].name, &h, &body);
+      char *body, why[WHY_LEN];
+      entry_state s = read_entry(d, items[i].name, &h, &body, why);
       char name[NAME_MAX_LEN];
       if (s == ENTRY_GOOD) name_of(body, (size_t)h.key_len, ".tpux", name);
       good = s == ENTRY_GOOD && !strcmp(name, items[i].name);

@@ -105,7 +105,10 @@ typedef struct {
   atomic_int refs;
   pjrt_exec *exec;
   bool evicted; /* no longer in the table; under ex.program_lock */
+  buf text;     /* with TORCH_TPU_CHECK_PROGRAMS */
+  _Atomic int64_t traffic; /* bytes a run reads and writes; 0: not asked for yet */
 } program;
+extern uint64_t program_hash_mask; /* for tests: the bits of a program's hash that count */
 
 /* The program of a graph, or of its text: from memory, from disk, else compiled. Blocks while compiling; takes
  * ex.program_lock only. Gives a reference. */
@@ -114,6 +117,7 @@ TPU_MUST tpu_err *program_of_text(const buf *text, const char *op_name, program 
 /* The same if it is in memory (a reference), else NULL. */
 program *program_known(const buf *text);
 void program_release(program *p);
+int64_t program_traffic(program *p); /* bytes that one run reads and writes; -1: the plugin does not say */
 /* When too many programs are held: takes those that were not used lately out of the table, and the entries that lead to
  * them out of theirs. Under ex.lock; what comes back is released by program_dropped, without it. */
 void program_trim_locked(tnode **programs, tnode **entries);
@@ -327,8 +331,10 @@ TPU_MUST tpu_err *finite_check(dbuf *d, tpu_dtype dtype, int ndim, const int64_t
 /* ---- explaining (explain.c) -------------------------------------------------------------------------------------- */
 
 bool explain_on(void);
+bool explain_traffic(void); /* the bytes of each run are wanted too */
 /* start_ns: 0: now, and it took no time. */
 void explain_add(tpu_explain_kind kind, int detail, int64_t calls, int64_t start_ns, const char *text);
+void explain_run(int64_t calls, int64_t bytes, int64_t start_ns, int64_t took_ns, const char *text);
 
 /* ---- deferring (defer.c) ----------------------------------------------------------------------------------------- */
 

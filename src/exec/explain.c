@@ -13,7 +13,7 @@ typedef struct {
 enum { MOST = 1 << 20 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int users;
+static atomic_int users, traffic_users;
 static entry *entries;
 static int count, cap;
 static buf texts;
@@ -21,9 +21,9 @@ static _Atomic(tpu_where_fn) where;
 
 bool explain_on(void) { return atomic_load_explicit(&users, memory_order_relaxed) > 0; }
 
-void explain_add(tpu_explain_kind kind, int detail, int64_t calls, int64_t start_ns, const char *text) {
-  if (!explain_on()) return;
-  int64_t now = clock_ns();
+bool explain_traffic(void) { return atomic_load_explicit(&traffic_users, memory_order_relaxed) > 0; }
+
+static void add(tpu_explained what, const char *text) {
   pthread_mutex_lock(&lock);
   if (count == cap && count < MOST) {
     int want = cap ? cap * 2 : 256;
@@ -34,21 +34,37 @@ void explain_add(tpu_explain_kind kind, int detail, int64_t calls, int64_t start
     }
   }
   if (count < cap) {
-    entries[count++] = (entry){{.kind = kind,
-                                .detail = detail,
-                                .calls = calls,
-                                .start_ns = start_ns ? start_ns : now,
-                                .duration_ns = start_ns ? now - start_ns : 0},
-                               texts.len};
+    entries[count++] = (entry){what, texts.len};
     buf_str(&texts, text);
     buf_char(&texts, 0);
   }
   pthread_mutex_unlock(&lock);
 }
 
-void tpu_explain_begin(void) { atomic_fetch_add(&users, 1); }
+void explain_add(tpu_explain_kind kind, int detail, int64_t calls, int64_t start_ns, const char *text) {
+  if (!explain_on()) return;
+  int64_t now = clock_ns();
+  add((tpu_explained){.kind = kind,
+                      .detail = detail,
+                      .calls = calls,
+                      .start_ns = start_ns ? start_ns : now,
+                      .duration_ns = start_ns ? now - start_ns : 0,
+                      .bytes = -1},
+      text);
+}
 
-void tpu_explain_end(tpu_explain_fn fn, void *ctx) {
+void explain_run(int64_t calls, int64_t bytes, int64_t start_ns, int64_t took_ns, const char *text) {
+  add((tpu_explained){.kind = TPU_EXPLAIN_RUN, .calls = calls, .start_ns = start_ns, .duration_ns = took_ns, .bytes = bytes},
+      text);
+}
+
+void tpu_explain_begin(bool traffic) {
+  atomic_fetch_add(&users, 1);
+  if (traffic) atomic_fetch_add(&traffic_users, 1);
+}
+
+void tpu_explain_end(bool traffic, tpu_explain_fn fn, void *ctx) {
+  if (traffic) atomic_fetch_sub(&traffic_users, 1);
   pthread_mutex_lock(&lock);
   int n = count;
   for (int i = 0; i < n && fn; i++) {

@@ -6,20 +6,51 @@
 #include "base/log.h"
 #include "exec/exec.h"
 
+uint64_t program_hash_mask = UINT64_MAX;
+
+static hash128 name_of(const buf *text) {
+  hash128 h = hash128_of(text->data, text->len);
+  return (hash128){h.hi & program_hash_mask, h.lo & program_hash_mask};
+}
+
+/* Whether a hit of the 128-bit hash is trusted, or the text is kept and compared. */
+static bool compares_text(void) {
+#ifdef NDEBUG
+  return env_int(ENV_CHECK_PROGRAMS);
+#else
+  return true;
+#endif
+}
+
 void program_release(program *p) {
   if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
   pjrt_exec_free(ex.client, p->exec);
+  buf_free(&p->text);
   mem_free(p);
 }
 
-static program *find_locked(hash128 name) { /* under ex.program_lock */
+int64_t program_traffic(program *p) {
+  int64_t n = atomic_load(&p->traffic);
+  if (!n) {
+    n = pjrt_exec_traffic(ex.client, p->exec);
+    atomic_store(&p->traffic, n);
+  }
+  return n;
+}
+
+static program *find_locked(hash128 name, const buf *text) { /* under ex.program_lock */
+  static bool told;
   for (tnode *t = table_slot(&ex.programs, name.lo); t; t = t->next) {
     program *p = (program *)t;
-    if (t->hash == name.lo && p->name.hi == name.hi && p->name.lo == name.lo) {
-      t->used = true;
-      atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
-      return p;
+    if (t->hash != name.lo || p->name.hi != name.hi || p->name.lo != name.lo) continue;
+    if (p->text.len && (p->text.len != text->len || memcmp(p->text.data, text->data, text->len) != 0)) {
+      if (!told) log_line(LOG_WARN, "two different programs have the same 128-bit hash; please report it, with both texts (TORCH_TPU_DUMP)");
+      told = true;
+      continue;
     }
+    t->used = true;
+    atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
+    return p;
   }
   return NULL;
 }
@@ -139,7 +170,7 @@ static void count_built(int64_t ns) {
 
 program *program_known(const buf *text) {
   pthread_mutex_lock(&ex.program_lock);
-  program *p = find_locked(hash128_of(text->data, text->len));
+  program *p = find_locked(name_of(text), text);
   pthread_mutex_unlock(&ex.program_lock);
   return p;
 }
@@ -169,9 +200,9 @@ static tpu_err *allowed(const char *op_name) {
 }
 
 tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
-  hash128 name = hash128_of(text->data, text->len);
+  hash128 name = name_of(text);
   pthread_mutex_lock(&ex.program_lock);
-  *out = find_locked(name);
+  *out = find_locked(name, text);
   if (*out) ex.stats.program_hits++;
   pthread_mutex_unlock(&ex.program_lock);
   if (*out) return NULL;
@@ -194,6 +225,14 @@ tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
   program *p = mem_calloc(sizeof *p);
   if (!p) {
     pjrt_exec_free(ex.client, x);
+    return err_nomem();
+  }
+  buf_init(&p->text);
+  if (compares_text()) buf_bytes(&p->text, text->data, text->len);
+  if (p->text.failed) {
+    buf_free(&p->text);
+    pjrt_exec_free(ex.client, x);
+    mem_free(p);
     return err_nomem();
   }
   p->name = name;

@@ -111,7 +111,9 @@ static void run(call_entry *e, int device, dbuf **bufs) {
     if (err && no) err = err_wrap(err, "%s", bufs[np]->op);
   }
   int64_t took = clock_ns() - start;
-  if (!err) explain_add(TPU_EXPLAIN_RUN, 0, e->calls ? e->calls : 1, start, no ? bufs[np]->op : "");
+  if (!err && explain_on())
+    explain_run(e->calls ? e->calls : 1, explain_traffic() ? program_traffic(prog) : -1, start, took,
+                no ? bufs[np]->op : "");
   if (log_on(LOG_DEBUG))
     log_line(LOG_DEBUG, "%s: given to the plugin in %.1f us", no ? bufs[np]->op : "?", (double)took * 1e-3);
   atomic_store_explicit(&e->cost_ns, took > 1000000000 ? 1000000000 : (int)took + 1, memory_order_relaxed);

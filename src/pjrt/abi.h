@@ -262,6 +262,24 @@ typedef struct {
 
 typedef struct {
   PJRT_HEAD;
+  PJRT_Executable *executable;
+  size_t num_properties; /* out */
+  const PJRT_NamedValue *properties;
+} PJRT_Executable_GetCostAnalysis_Args;
+
+typedef struct {
+  PJRT_HEAD;
+  PJRT_Executable *executable;
+  int64_t generated_code_size_in_bytes; /* all out */
+  int64_t argument_size_in_bytes, output_size_in_bytes, alias_size_in_bytes, temp_size_in_bytes;
+  int64_t host_generated_code_size_in_bytes;
+  int64_t host_argument_size_in_bytes, host_output_size_in_bytes, host_alias_size_in_bytes, host_temp_size_in_bytes;
+  int64_t peak_memory_in_bytes;
+  int64_t total_size_in_bytes, total_allocation_bytes, indefinite_allocations, peak_unpadded_heap_bytes;
+} PJRT_Executable_GetCompiledMemoryStats_Args;
+
+typedef struct {
+  PJRT_HEAD;
   void *send_callbacks, *recv_callbacks;
   size_t num_send_ops, num_recv_ops;
   int launch_id;
@@ -405,6 +423,7 @@ typedef struct {
   X(34, PJRT_Device_MemoryStats, peak_allocated_bytes_is_set, 0)     \
   X(40, PJRT_Executable_Destroy, executable, 1)                      \
   X(44, PJRT_Executable_NumOutputs, num_outputs, 1)                  \
+  X(46, PJRT_Executable_GetCostAnalysis, properties, 0)              \
   X(49, PJRT_Executable_Serialize, serialized_executable_deleter, 0) \
   X(50, PJRT_LoadedExecutable_Destroy, executable, 1)                \
   X(51, PJRT_LoadedExecutable_GetExecutable, executable, 1)          \
@@ -416,7 +435,8 @@ typedef struct {
   X(69, PJRT_Buffer_CopyToDevice, dst_buffer, 0)                     \
   X(70, PJRT_Buffer_ToHostBuffer, event, 1)                          \
   X(72, PJRT_Buffer_ReadyEvent, event, 1)                            \
-  X(76, PJRT_Buffer_OpaqueDeviceMemoryDataPointer, device_memory_ptr, 0)
+  X(76, PJRT_Buffer_OpaqueDeviceMemoryDataPointer, device_memory_ptr, 0) \
+  X(96, PJRT_Executable_GetCompiledMemoryStats, peak_unpadded_heap_bytes, 0)
 
 enum { PJRT_SLOT_Error_Destroy = 0, PJRT_SLOT_Error_Message = 1 }; /* the two that return nothing */
 

@@ -56,6 +56,9 @@ const char *pjrt_default_options(pjrt_client *c, size_t *len);
 TPU_MUST tpu_err *pjrt_exec_serialize(pjrt_client *c, pjrt_exec *e, char **out, size_t *out_len); /* mem_free(*out) */
 TPU_MUST tpu_err *pjrt_exec_load(pjrt_client *c, const char *bytes, size_t len, pjrt_exec **out);
 TPU_MUST tpu_err *pjrt_exec_num_outputs(pjrt_client *c, pjrt_exec *e, size_t *out);
+/* Bytes that one run reads and writes: by the plugin's analysis of what it compiled, or else by the memory that it set
+ * aside for arguments, results and what lies between; -1: it says neither. */
+int64_t pjrt_exec_traffic(pjrt_client *c, pjrt_exec *e);
 void pjrt_exec_free(pjrt_client *c, pjrt_exec *e);
 
 /* Enqueues a run on `device`. keep: the indices of arguments that must stay valid although the program could reuse

@@ -99,6 +99,45 @@ tpu_err *pjrt_exec_num_outputs(pjrt_client *c, pjrt_exec *e, size_t *out) {
   return err;
 }
 
+/* "bytes accessed" of the plugin's cost analysis, -1 without one. */
+static int64_t accessed(const pjrt_api *api, PJRT_Executable *x) {
+  static const char name[] = "bytes accessed";
+  enum { TYPE_FLOAT = 3 };
+  int64_t bytes = -1;
+  PJRT_Executable_GetCostAnalysis_Args a = {.executable = x};
+  tpu_err *err = PJRT_CALL(api, PJRT_Executable_GetCostAnalysis, &a);
+  for (size_t i = 0; !err && i < a.num_properties; i++) { /* they live as long as the executable */
+    const PJRT_NamedValue *v = &a.properties[i];
+    if (v->type == TYPE_FLOAT && v->name_size == sizeof name - 1 && !memcmp(v->name, name, v->name_size))
+      bytes = (int64_t)v->u.float_value;
+  }
+  tpu_err_free(err);
+  return bytes;
+}
+
+/* By what was compiled to be in memory: arguments are read, results written, and what lies between is both. -1: the
+ * plugin does not say. */
+static int64_t allotted(const pjrt_api *api, PJRT_Executable *x) {
+  PJRT_Executable_GetCompiledMemoryStats_Args a = {.executable = x};
+  tpu_err *err = PJRT_CALL(api, PJRT_Executable_GetCompiledMemoryStats, &a);
+  bool known = !err;
+  tpu_err_free(err);
+  return known ? a.argument_size_in_bytes + a.output_size_in_bytes + 2 * a.temp_size_in_bytes : -1;
+}
+
+int64_t pjrt_exec_traffic(pjrt_client *c, pjrt_exec *e) {
+  PJRT_Executable *x;
+  tpu_err *err = get_executable(c, e, &x);
+  if (err) {
+    tpu_err_free(err);
+    return -1;
+  }
+  int64_t bytes = accessed(c->api, x);
+  if (bytes < 0) bytes = allotted(c->api, x);
+  executable_drop(c, x);
+  return bytes;
+}
+
 void pjrt_exec_free(pjrt_client *c, pjrt_exec *e) {
   if (!e) return;
   PJRT_LoadedExecutable_Destroy_Args a = {.executable = e};

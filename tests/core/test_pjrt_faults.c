@@ -30,6 +30,8 @@ static tpu_err *run(session *s) {
   pjrt_device_memory(s->c, 0);
   TPU_TRY(pjrt_compile(s->c, t_add, strlen(t_add), NULL, 0, &s->exec));
   TPU_TRY(pjrt_exec_num_outputs(s->c, s->exec, &n));
+  int64_t traffic = pjrt_exec_traffic(s->c, s->exec); /* a failure is no error: it is not known then */
+  CHECK(traffic == 80 || traffic == 80 + 2 * 64 || traffic == -1);
   TPU_TRY(pjrt_exec_serialize(s->c, s->exec, &s->bytes, &len));
   TPU_TRY(pjrt_exec_load(s->c, s->bytes, len, &s->loaded));
   TPU_TRY(put(s, 0));

@@ -110,6 +110,7 @@ TEST(serialize_and_load) {
   if (!c) return;
   pjrt_exec *e = compile(c, t_add), *loaded = NULL;
   char *bytes = NULL;
+  CHECK_INT(pjrt_exec_traffic(c, e), 80); /* two arguments and two results, 24, 24, 24 and 8 bytes */
   size_t len = 0, n = 0;
   CHECK_OK(pjrt_exec_serialize(c, e, &bytes, &len));
   pjrt_exec_free(c, e);
@@ -120,6 +121,20 @@ TEST(serialize_and_load) {
   CHECK_ERR(pjrt_exec_load(c, "junk", 4, &loaded), TPU_ERR_RUNTIME, "no serialized executable");
   CHECK(!loaded);
   mem_free(bytes);
+  pjrt_client_free(c);
+  t_nothing_left();
+}
+
+TEST(traffic_where_the_plugin_says_less) {
+  pjrt_client *c = t_client("fake");
+  if (!c) return;
+  pjrt_exec *e = compile(c, t_add);
+  pjrt_fault_at(1); /* no executable: nothing is known */
+  CHECK_INT(pjrt_exec_traffic(c, e), -1);
+  pjrt_fault_at(2); /* no cost analysis: by memory, with 64 bytes between arguments and results */
+  CHECK_INT(pjrt_exec_traffic(c, e), 80 + 2 * 64);
+  pjrt_fault_at(0);
+  pjrt_exec_free(c, e);
   pjrt_client_free(c);
   t_nothing_left();
 }

@@ -4,13 +4,17 @@ import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+import torch
 from tpu_testing import device_only, run_python
+
+from torch_tpu import _plugins
 
 pytestmark = [device_only, pytest.mark.timeout(300)]
 
@@ -52,6 +56,51 @@ def test_a_second_process_compiles_nothing(tmp_path):
 def test_another_topology_has_its_own_programs(tmp_path):
     compiles, _, _ = step(tmp_path)
     assert step(tmp_path, TORCH_TPU_CPU_DEVICES="2")[:2] == (compiles, 0)
+
+
+def test_another_build_of_the_plugin_has_its_own_programs(tmp_path):
+    compiles, _, _ = step(tmp_path / "cache")
+    plugin = tmp_path / "cpu_plugin.so"
+    shutil.copyfile(torch.tpu.plugin_info()["path"], plugin)
+    assert step(tmp_path / "cache", TORCH_TPU_PJRT_PLUGIN=str(plugin))[:2] == (0, compiles), "the same bytes elsewhere"
+    with open(plugin, "ab") as f:
+        f.write(b"another build")  # what lies behind the last section of a library is not loaded
+    assert step(tmp_path / "cache", TORCH_TPU_PJRT_PLUGIN=str(plugin))[:2] == (compiles, 0)
+
+
+def test_another_version_of_the_plugin_has_its_own_programs(tmp_path):
+    others = [p for p in _plugins.candidates() if "cpu" in p and p != torch.tpu.plugin_info()["path"]]
+    if not others:
+        pytest.skip("one XLA CPU plugin is installed, and it takes two")
+    compiles, _, _ = step(tmp_path)
+    theirs, hits, said = step(tmp_path, TORCH_TPU_PJRT_PLUGIN=others[0])
+    assert (theirs, hits) == (compiles, 0) and "warning" not in said
+    assert step(tmp_path, TORCH_TPU_PJRT_PLUGIN=others[0])[:2] == (0, compiles)
+    assert step(tmp_path)[:2] == (0, compiles), "and the first one still finds its own"
+
+
+def test_flags_that_xla_reads_are_part_of_the_key(tmp_path):
+    compiles, _, _ = step(tmp_path)
+    flags = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"}
+    assert step(tmp_path, **flags)[:2] == (compiles, 0)
+    assert step(tmp_path, **flags)[:2] == (0, compiles)
+
+
+def test_the_key_is_the_program_and_nothing_of_torch(tmp_path):
+    """What makes a folder safe that several versions of torch share: an entry's key ends with the whole text that was compiled,
+    and holds nothing before it that comes from torch, so programs are shared exactly when their texts are equal."""
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    step(tmp_path / "cache", TORCH_TPU_DUMP=str(dump))
+    texts, worlds = set(), set()
+    for p in programs(tmp_path / "cache"):
+        entry = p.read_bytes()
+        key = entry[48 : 48 + int.from_bytes(entry[16:24], "little")]
+        world, text = key[: key.index(b"module")], key[key.index(b"module") :]
+        texts.add(text)
+        worlds.add(world)
+    assert texts == {p.read_bytes() for p in dump.iterdir()}
+    assert len(worlds) == 1 and torch.__version__.encode() not in worlds.pop()
 
 
 def test_on_by_default_and_off_by_size(tmp_path):
@@ -100,10 +149,95 @@ def test_a_shared_folder_fills_a_new_host(tmp_path):
     assert step(tmp_path / "host2")[:2] == (0, compiles)
 
 
+def test_a_shared_folder_that_is_of_no_use_costs_one_line(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    mine, shared = tmp_path / "mine", {"TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": str(tmp_path / "file")}
+    compiles, hits, said = step(mine, **shared)
+    assert hits == 0 and said.count("warning") == 1 and "it is no folder" in said
+    assert step(mine, **shared)[:2] == (0, compiles)
+
+
+def test_only_a_shared_folder(tmp_path):
+    env = {"TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": str(tmp_path / "shared"), "HOME": None, "XDG_CACHE_HOME": None}
+    compiles, _, _ = step("", **env)
+    assert step("", **env)[:2] == (0, compiles)
+
+
 def test_workers_that_start_together_compile_each_program_once(tmp_path):
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         done = [f.result() for f in [pool.submit(step, tmp_path) for _ in range(3)]]
     assert sum(compiles for compiles, _, _ in done) == len(programs(tmp_path))
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_ranks_share_the_compiles_of_a_training_step(tmp_path):
+    """Ranks meet a barrier before the first call, so they want the same programs at the same time."""
+    code = """
+        import os, pathlib, sys, time, json, torch
+        torch.zeros(1, device="tpu")
+        rank, folder = int(os.environ["RANK"]), pathlib.Path(os.environ["MEET"])
+        before = torch.tpu.cache_stats()["compiles"]
+        (folder / str(rank)).touch()
+        while len(list(folder.iterdir())) < 3: time.sleep(0.001)
+        net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1)).to("tpu")
+        opt = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        net(torch.ones(4, 8, device="tpu")).square().mean().backward()
+        opt.step()
+        net[0].weight.cpu()
+        s = torch.tpu.cache_stats()
+        print(json.dumps([s["compiles"] - before, s["disk_hits"]]))
+    """
+    meet = tmp_path / "meet"
+    meet.mkdir()
+    env = {"TORCH_TPU_CACHE_DIR": str(tmp_path / "cache"), "TORCH_TPU_CACHE_SIZE": None, "MEET": str(meet)}
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda r: json.loads(run_python(code, RANK=str(r), **env).stdout), range(3)))
+    assert sum(c for c, _ in done) <= len(programs(tmp_path / "cache"))
+    assert sum(h > 0 for _, h in done) >= 2, "nobody did all of it"
+
+
+def test_two_processes_prune_while_others_compile(tmp_path):
+    """The folder is emptied under the worker's hands all the time."""
+    prune = [sys.executable, "-c", PRUNE]
+    env = {**os.environ, "TORCH_TPU_CACHE_DIR": str(tmp_path)}
+    busy = [subprocess.Popen(prune, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [p.stdout.readline() for p in busy] == ["ready\n"] * 2
+    for _ in range(2):
+        _, _, said = step(tmp_path)
+        assert "warning" not in said
+    assert all(p.poll() is None for p in busy)
+    for p in busy:
+        p.kill()
+        assert p.communicate()[1] == ""
+    step(tmp_path)
+    assert step(tmp_path)[0] == 0
+
+
+PRUNE = """
+import contextlib, io
+from torch_tpu import cache
+print("ready", flush=True)
+while True:
+    with contextlib.redirect_stdout(io.StringIO()):
+        cache.main(["prune", "--size", "0"])
+"""
+
+
+def test_a_worker_whose_colleague_is_killed_while_it_holds_a_lock(tmp_path):
+    """Killed while it compiles: its lock ends with it, and the waiting worker compiles."""
+    env = {**os.environ, "TORCH_TPU_CACHE_DIR": str(tmp_path), "TORCH_TPU_CACHE_SIZE": "4294967296"}
+    slow = STEP.replace("values = ", "torch.randn(64, 64, device='tpu').svd()\nvalues = ")
+    holder = subprocess.Popen([sys.executable, "-c", slow], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.time() + 60
+    while not list(tmp_path.glob("*.lock")) and time.time() < until:
+        time.sleep(0.001)
+    holder.send_signal(signal.SIGSTOP)  # in the middle of a compile, or just after one
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run_python, slow, TORCH_TPU_CACHE_DIR=str(tmp_path), TORCH_TPU_CACHE_SIZE=None)
+        time.sleep(4)
+        holder.kill()
+        holder.wait()
+        assert json.loads(waiting.result().stdout)[:2] == VALUES
     assert not list(tmp_path.glob("*.lock"))
 
 
@@ -139,7 +273,7 @@ def test_a_folder_that_others_can_write_is_refused(tmp_path):
     folder.mkdir()
     folder.chmod(0o777)
     compiles, hits, said = step(folder)
-    assert compiles and not hits and "somebody else" in said and not programs(folder)
+    assert compiles and not hits and "somebody else can write it (mode 0777)" in said and not programs(folder)
     trusted, _, said = step(folder, TORCH_TPU_CACHE_TRUST="1")
     assert trusted == compiles and "warning" not in said
     assert step(folder, TORCH_TPU_CACHE_TRUST="1")[:2] == (0, compiles)
@@ -176,3 +310,11 @@ def test_the_tool(tmp_path):
     tool("clear")
     assert programs(tmp_path) == []
     assert "0 programs" in tool("stats")
+    (tmp_path / ("0" * 32 + ".tpux")).symlink_to("/etc/passwd")
+    assert "not a plain file of yours" in tool("verify", status=1) and os.listdir(tmp_path) == []
+    tmp_path.chmod(0o777)
+    done = tool("stats", status=1)
+    assert done == ""  # the sentence is on stderr
+    tmp_path.chmod(0o700)
+    tool("prune", "--size", "-1", status=2)
+    tool("clear", "--size", "1", status=2)
