@@ -20,6 +20,7 @@ const std::unordered_set<std::string> &by_hand() {
                                                         "aten::fill_.Tensor",
                                                         "aten::zero_",
                                                         "aten::bernoulli.out",
+                                                        "aten::_embedding_bag_backward",
                                                         "aten::arange.start_out",
                                                         "aten::range.out",
                                                         "aten::linspace.out",
