@@ -841,3 +841,14 @@ def test_the_old_aminmax_is_warned_of():
             same(torch._aminmax(torch.arange(3.0, device=DEVICE), 0, True)[0], torch.tensor([0.0]))
     finally:
         torch.set_warn_always(False)
+
+
+@device_only
+def test_nested_tensors_end_in_an_error():
+    parts = [torch.ones(2, 3, device=DEVICE, requires_grad=True), torch.ones(2, 4, device=DEVICE, requires_grad=True)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.as_nested_tensor(parts)
+    assert nested._nested_tensor_size().tolist() == [[2, 3], [2, 4]]
+    with pytest.raises(NotImplementedError, match="aten::clone"):
+        nested.clone()
