@@ -23,6 +23,11 @@ void where(c10::IValue *a) {
 // bool << int is a shift of integers; no other dtype but integers is shifted.
 void shift(c10::IValue *a, const char *kernel, bool inplace) {
   const at::Tensor self = a[0].toTensor();
+  if (inplace) {
+    at::assert_no_internal_overlap(self);
+    if (a[1].isTensor() && a[1].toTensor().device() == self.device())
+      at::assert_no_partial_overlap(self, a[1].toTensor());
+  }
   const auto promoted =
       a[1].isTensor() ? at::result_type(self, a[1].toTensor()) : at::result_type(self, a[1].toScalar());
   TORCH_CHECK_NOT_IMPLEMENTED(c10::isIntegralType(promoted, /*includeBool=*/false), "\"", kernel,

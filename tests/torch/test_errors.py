@@ -768,6 +768,9 @@ LIKE_CPU = {
     "grid: another batch": lambda t: torch.grid_sampler_2d(t(1, 2, 3, 3), t(2, 2, 2, 2), 0, 0, True),
     "grid: an empty dim": lambda t: torch.grid_sampler_2d(t(1, 2, 0, 3), t(1, 2, 2, 2), 0, 0, True),
     "logcumsumexp into another dtype": lambda t: torch.logcumsumexp(t(3).double(), 0, out=t(3)),
+    "<<= of numbers that lie on one another": lambda t: (lambda x: x[:-1].__ilshift__(x[1:]))(t(3)),
+    ">>= of numbers that lie on one another": lambda t: (lambda x: x[:-1].__irshift__(x[1:]))(t(3).long()),
+    ">>= of an expanded tensor": lambda t: t(1).long().expand(3).__irshift__(1),
     "put_ into its index": lambda t: (lambda i: i.put_(i, i.clone()))(torch.arange(3, device=t(1).device)),
     "put_ of a part of itself": lambda t: (lambda x: x.put_(torch.arange(3, device=x.device), x[:3]))(t(6)),
     "a sparse gradient of a bag, scaled": lambda t: (
@@ -852,3 +855,15 @@ def test_nested_tensors_end_in_an_error():
     assert nested._nested_tensor_size().tolist() == [[2, 3], [2, 4]]
     with pytest.raises(NotImplementedError, match="aten::clone"):
         nested.clone()
+
+
+@device_only
+@pytest.mark.parametrize("others", [(), (torch.tensor([0, 1]),)])
+def test_indices_of_another_device(others):
+    x, there = torch.zeros(2, 2), (torch.tensor([0, 1], device=DEVICE), *others)
+    with pytest.raises(
+        RuntimeError, match=r"indices should be either on cpu or on the same device as the indexed tensor \(cpu\)"
+    ):
+        x[there]
+    with pytest.raises(RuntimeError, match="indices should be either on cpu"):
+        x[there] = torch.ones(2, device=DEVICE)
