@@ -1,5 +1,9 @@
 // arguments.cpp - arguments that PyTorch's CPU kernels convert and its meta kernels refuse.
 #include <ATen/MemoryOverlap.h>
+#include <ATen/TensorUtils.h>
+#include <ATen/native/AdaptivePooling.h>
+#include <ATen/native/FractionalMaxPooling.h>
+#include <ATen/native/GridSamplerUtils.h>
 #include <ATen/ops/result_type.h>
 
 #include "adapter/kernel.h"
@@ -19,6 +23,11 @@ void where(c10::IValue *a) {
 // bool << int is a shift of integers; no other dtype but integers is shifted.
 void shift(c10::IValue *a, const char *kernel, bool inplace) {
   const at::Tensor self = a[0].toTensor();
+  if (inplace) {
+    at::assert_no_internal_overlap(self);
+    if (a[1].isTensor() && a[1].toTensor().device() == self.device())
+      at::assert_no_partial_overlap(self, a[1].toTensor());
+  }
   const auto promoted =
       a[1].isTensor() ? at::result_type(self, a[1].toTensor()) : at::result_type(self, a[1].toScalar());
   TORCH_CHECK_NOT_IMPLEMENTED(c10::isIntegralType(promoted, /*includeBool=*/false), "\"", kernel,
@@ -181,6 +190,7 @@ void multinomial(c10::IValue *a) {
 }
 void multinomial_out(c10::IValue *a) {
   multinomial(a);
+  if (a[4].toTensor().device() != a[0].toTensor().device()) return;  // that is refused for every operator
   TORCH_CHECK(a[4].toTensor().scalar_type() == c10::kLong,
               "multinomial expects Long tensor out, got: ", a[4].toTensor().scalar_type());
 }
@@ -219,12 +229,14 @@ void check_bernoulli(const at::Tensor &p) {
 void bernoulli(c10::IValue *a) { check_bernoulli(a[0].toTensor()); }    // (self, generator)
 void bernoulli_p(c10::IValue *a) { check_bernoulli(a[1].toTensor()); }  // (self, p, generator)
 
-// take(self, index, out) and kthvalue(self, k, dim, keepdim, values, indices): not into what they read.
+// take(self, index, out), kthvalue(self, k, dim, keepdim, values, indices) and put_(self, index, source, accumulate):
+// not into what they read.
 void apart(const c10::IValue &out, const c10::IValue &in) {
   if (out.isTensor() && out.toTensor().is_privateuseone()) at::assert_no_overlap(out.toTensor(), in.toTensor());
 }
 void take_out(c10::IValue *a) { apart(a[2], a[0]), apart(a[2], a[1]); }
 void kthvalue_out(c10::IValue *a) { apart(a[4], a[0]), apart(a[5], a[0]); }
+void put(c10::IValue *a) { apart(a[0], a[1]), apart(a[0], a[2]); }
 
 // roll(self, shifts, dims): the shape function looks at the dims first.
 void roll(c10::IValue *a) {
@@ -258,6 +270,66 @@ void complex_parts_out(c10::IValue *a) {
   const auto want = c10::toComplexType(a[0].toTensor().scalar_type()), have = a[2].toTensor().scalar_type();
   TORCH_CHECK(want == have, "Expected object of scalar type ", want, " but got scalar type ", have,
               " for argument 'out'");
+}
+
+void logcumsumexp_out(c10::IValue *a) {
+  if (a[2].toTensor().device() != a[0].toTensor().device()) return;
+  const auto want = a[0].toTensor().scalar_type(), have = a[2].toTensor().scalar_type();
+  TORCH_CHECK(want == have, "expected scalar_type ", want, " but found ", have);
+}
+
+// grid_sampler_2d(input, grid, interpolation_mode, ...), after grad_output in a gradient
+template <int n, int at>
+void grid_sampler(c10::IValue *a) {
+  const at::Tensor &x = a[at].toTensor(), &grid = a[at + 1].toTensor();
+  at::native::check_grid_sampler_common(x, grid);
+  if (n == 2) at::native::check_grid_sampler_2d(x, grid);
+  else at::native::check_grid_sampler_3d(x, grid, a[at + 2].toInt());
+}
+
+// _adaptive_avg_pool2d_backward(grad_output, self)
+template <int n>
+void adaptive_gradient(c10::IValue *a) {
+  at::native::adaptive_pool_empty_output_check(
+      a[0].toTensor(), n == 2 ? "adaptive_avg_pool2d_backward" : "adaptive_avg_pool3d_backward");
+}
+
+// fractional_max_pool2d(self, kernel_size, output_size, random_samples)
+template <int64_t n>
+void fractional(c10::IValue *a) {
+  const at::Tensor &x = a[0].toTensor();
+  if (x.dim() == n + 1 || x.dim() == n + 2) at::native::fractional_max_pool_check_shape<n>(x, a[3].toTensor());
+}
+
+// var(self, dim, correction, keepdim) and its like: a warning at every call, as on PyTorch's devices.
+void warn_of_freedom(const char *name, const c10::IValue *a) {
+  const at::Tensor &x = a[0].toTensor();
+  if (a[2].isScalar() && a[2].toScalar().isComplex()) return;
+  const double correction = a[2].isScalar() ? a[2].toScalar().toDouble() : 1;
+  bool reduced[64] = {false};
+  const int64_t rank = x.dim();
+  size_t ndims = 0;
+  if (!a[1].isNone())
+    for (const int64_t d : a[1].toDimVector()) {
+      if (d < -rank || d >= rank || rank > 64) return;  // the row says so
+      reduced[d < 0 ? d + rank : d] = true;
+      ndims++;
+    }
+  int64_t inside = 1, results = 1;
+  for (int64_t d = 0; d < rank; d++) (ndims == 0 || reduced[d] ? inside : results) *= x.size(d);
+  if (static_cast<double>(results == 0 ? 0 : inside) - correction <= 0)
+    TORCH_WARN(name, "(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor ",
+               "(input numel divided by output numel).");
+}
+void var(c10::IValue *a) { warn_of_freedom("var", a); }
+void stddev(c10::IValue *a) { warn_of_freedom("std", a); }
+void var_mean(c10::IValue *a) { warn_of_freedom("var_mean", a); }
+void std_mean(c10::IValue *a) { warn_of_freedom("std_mean", a); }
+
+void old_aminmax(c10::IValue *) {
+  TORCH_WARN_ONCE(
+      "_aminmax is deprecated as of PyTorch 1.11 and will be removed in a future release. Use aminmax instead. This "
+      "warning will only appear once per process.");
 }
 
 }  // namespace
@@ -320,6 +392,26 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::bernoulli.Tensor", bernoulli_p},
                                       {"aten::multinomial", multinomial},
                                       {"aten::multinomial.out", multinomial_out},
+                                      {"aten::logcumsumexp.out", logcumsumexp_out},
+                                      {"aten::grid_sampler_2d", grid_sampler<2, 0>},
+                                      {"aten::grid_sampler_3d", grid_sampler<3, 0>},
+                                      {"aten::grid_sampler_2d_backward", grid_sampler<2, 1>},
+                                      {"aten::grid_sampler_3d_backward", grid_sampler<3, 1>},
+                                      {"aten::_adaptive_avg_pool2d_backward", adaptive_gradient<2>},
+                                      {"aten::_adaptive_avg_pool3d_backward", adaptive_gradient<3>},
+                                      {"aten::fractional_max_pool2d", fractional<2>},
+                                      {"aten::fractional_max_pool2d.output", fractional<2>},
+                                      {"aten::fractional_max_pool3d", fractional<3>},
+                                      {"aten::fractional_max_pool3d.output", fractional<3>},
+                                      {"aten::var.correction", var},
+                                      {"aten::var.correction_out", var},
+                                      {"aten::std.correction", stddev},
+                                      {"aten::std.correction_out", stddev},
+                                      {"aten::var_mean.correction", var_mean},
+                                      {"aten::std_mean.correction", std_mean},
+                                      {"aten::_aminmax", old_aminmax},
+                                      {"aten::_aminmax.dim", old_aminmax},
+                                      {"aten::put_", put},
                                       {"aten::take.out", take_out},
                                       {"aten::kthvalue.values", kthvalue_out}};
   return hooks;

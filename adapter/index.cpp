@@ -99,9 +99,13 @@ bool prepare_index(const Kernel &k, torch::jit::Stack *stack, size_t base) {
   const bool puts = k.args.size() >= 4 && (*stack)[base + 2].isTensor() && (*stack)[base + 3].isBool();
   const bool other_dtype = puts && (*stack)[base + 2].toTensor().scalar_type() != self.scalar_type();
   bool plain = true;
-  for (const c10::IValue &e : l)
-    if (e.isTensor() && e.toTensor().defined() && (is_mask(e.toTensor()) || !e.toTensor().is_privateuseone()))
-      plain = false;
+  for (const c10::IValue &e : l) {
+    if (!e.isTensor() || !e.toTensor().defined()) continue;
+    const Tensor &i = e.toTensor();
+    TORCH_CHECK(i.is_cpu() || i.device() == self.device(), "indices should be either on ", c10::kCPU,
+                " or on the same device as the indexed tensor (", self.device(), ")");
+    if (is_mask(i) || !i.is_privateuseone()) plain = false;
+  }
   if (plain) {
     if (other_dtype) refuse_dtype(self, l, (*stack)[base + 2].toTensor());
     return false;

@@ -157,6 +157,13 @@ bool saves_no_statistics(const Frame &f) {
          !f.args[5].toBool();
 }
 
+// The 3-d pooling keeps the order of an image without a batch too; its meta kernel looks at those with one only.
+bool pools_channels_last_volume(const Frame &f) {
+  if (f.kernel->handle.schema().name() != "aten::max_pool3d_with_indices") return false;
+  const at::Tensor &x = f.args[0].toTensor();
+  return x.dim() == 4 && !x.is_contiguous() && x.unsqueeze(0).is_contiguous(at::MemoryFormat::ChannelsLast3d);
+}
+
 }  // namespace
 
 tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known) {
@@ -202,6 +209,12 @@ tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known
     // one row without a batch has a loss of rank 0; the meta kernel says [1]
     if (*n == 2 && k.handle.schema().name() == "aten::multilabel_margin_loss_forward" && f.args[0].toTensor().dim() < 2)
       outs[0].ndim = 0;
+    if (*n == 2 && pools_channels_last_volume(f))
+      for (int i = 0; i < 2; i++) {
+        const int64_t *d = outs[i].sizes;
+        const int64_t s[4] = {1, d[2] * d[3] * d[0], d[3] * d[0], d[0]};
+        std::copy(s, s + 4, outs[i].strides);
+      }
     if (*n == 3 && saves_no_statistics(f))
       for (int i = 1; i < 3; i++) outs[i].ndim = 1, outs[i].sizes[0] = 0, outs[i].strides[0] = 1;
     *known = true;

@@ -1,6 +1,8 @@
 // prepare.cpp - operators that PyTorch wants checked or brought into shape on the host around their row: CTC loss and
-// segment_reduce (lengths), least squares (ranks), histograms (ranges). What is read from the device is read at once.
+// segment_reduce (lengths), least squares (ranks), histograms (ranges), and a gradient that may be sparse. What is read
+// from the device is read at once.
 #include <ATen/core/List.h>
+#include <ATen/ops/_embedding_bag_sparse_backward.h>
 #include <ATen/ops/_histogramdd_from_bin_tensors.h>
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/arange.h>
@@ -405,6 +407,22 @@ void write_any(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   stack->emplace_back(whole);
 }
 
+// ---- the gradient of a bag ------------------------------------------------------------------------------------------
+
+// (grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, sparse,
+// per_sample_weights, padding_idx)
+void embedding_bag_backward(const c10::OperatorHandle &, torch::jit::Stack *stack) {
+  static Kernel *k = need_kernel("aten::_embedding_bag_backward");
+  const size_t base = stack->size() - 12;
+  const c10::IValue *a = stack->data() + base;
+  if (!a[9].toBool()) return k->run(stack);
+  Tensor r = at::_embedding_bag_sparse_backward_symint(a[0].toTensor(), a[1].toTensor(), a[2].toTensor(),
+                                                       a[3].toTensor(), a[4].toTensor(), a[6].toSymInt(), a[7].toBool(),
+                                                       a[8].toInt(), a[10].toOptional<Tensor>(), a[11].toInt());
+  stack->resize(base);
+  stack->emplace_back(std::move(r));
+}
+
 // ---- isin of a number ----------------------------------------------------------------------------------------------
 
 // PyTorch's shape function says one dim of size 0; its kernel gives a tensor without dims.
@@ -438,6 +456,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("range.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kRangeOut, false>>());
   m.impl("linspace.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kLinspaceOut, false>>());
   m.impl("logspace.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kLogspaceOut, false>>());
+  m.impl("_embedding_bag_backward", torch::CppFunction::makeFromBoxedFunction<&embedding_bag_backward>());
   m.impl("isin.Scalar_Tensor", TORCH_FN(isin_of_number));
   m.impl("isin.Scalar_Tensor_out", TORCH_FN(isin_of_number_out));
   m.impl("_ctc_loss", TORCH_FN(ctc_loss));

@@ -45,7 +45,7 @@ def native_multi_head_attention(
     out, weights = _attend(query, key, value, num_head, qkv_weight, qkv_bias, mask, mask_type, need_weights)
     out = F.linear(out, proj_weight, proj_bias)
     if weights is None:
-        return out, query.new_empty(0)
+        return out, None  # as on PyTorch's devices
     return out, weights.mean(1) if average_attn_weights else weights
 
 

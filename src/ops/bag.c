@@ -77,14 +77,12 @@ OP(embedding_bag, "aten::_embedding_bag") { embedding_bag(c); }
 OP(embedding_bag_forward, "aten::_embedding_bag_forward_only") { embedding_bag(c); }
 
 typedef struct {
-  int bag, size, max, rows, scale, mode, sparse, weights, padding; /* argument numbers; sparse < 0: none */
+  int bag, size, max, rows, scale, mode, weights, padding; /* argument numbers */
 } bag_grad_args;
 
 static void bag_backward(op_ctx *c, bag_grad_args a) {
   val grad = T(0), index = t_cast(c, T(1), TPU_I64), bag = t_cast(c, T(a.bag), TPU_I64), size = T(a.size);
   tpu_dtype d = t_opmath((tpu_dtype)grad->dtype);
-  if (a.sparse >= 0 && INT_OR(a.sparse, 0))
-    op_fail(c, TPU_ERR_NOT_IMPLEMENTED, "embedding_bag with sparse gradients is not implemented on tpu");
   int64_t rows = INT(a.rows), mode = INT(a.mode), bag_count = t_size(grad, 0), dims[2] = {rows, t_size(grad, 1)};
   val g = t_cast(c, grad, d), out = t_zeros(c, d, 2, dims);
   size = t_cast(c, t_narrow(c, size, 0, 0, bag_count, 1), d);
@@ -105,10 +103,10 @@ static void bag_backward(op_ctx *c, bag_grad_args a) {
 }
 
 OP(embedding_bag_backward, "aten::_embedding_bag_backward") {
-  bag_backward(c, (bag_grad_args){3, 4, 5, 6, 7, 8, 9, 10, 11});
+  bag_backward(c, (bag_grad_args){3, 4, 5, 6, 7, 8, 10, 11});
 }
 OP(embedding_bag_dense_backward, "aten::_embedding_bag_dense_backward") {
-  bag_backward(c, (bag_grad_args){2, 3, 4, 5, 6, 7, -1, 8, 9});
+  bag_backward(c, (bag_grad_args){2, 3, 4, 5, 6, 7, 8, 9});
 }
 
 OP(embedding_bag_weights_backward, "aten::_embedding_bag_per_sample_weights_backward") {

@@ -151,6 +151,11 @@ static void convolution(op_ctx *c) {
   }
   if (ir_failed(G)) return;
   tpu_dtype m = t_opmath((tpu_dtype)x->dtype);
+  if (!q.transposed && x->dims[1] == 0) { /* without channels in, PyTorch gives none out */
+    out[1] = 0;
+    RET(t_zeros(c, m, q.n + 2, out));
+    return;
+  }
   val y;
   if (empty(x) || empty(w)) y = t_zeros(c, m, q.n + 2, out);
   else y = q.transposed ? input_gradient(c, &q, x, w, out + 2) : forward(c, &q, x, w, out + 2);
@@ -186,7 +191,9 @@ static void convolution_backward(op_ctx *c, int at) {
     else
       RETN(1, q.transposed ? weight_gradient(c, &q, gy, x, w->dims + 2) : weight_gradient(c, &q, x, gy, w->dims + 2));
   }
-  if (mask[2]) {
+  if (mask[2] && !q.transposed && x->dims[1] == 0) {
+    RETN(2, t_zeros(c, m, 1, w->dims));
+  } else if (mask[2]) {
     int dims[MAX_SPATIAL + 1] = {0};
     for (int i = 0; i < q.n; i++) dims[i + 1] = i + 2;
     RETN(2, t_sum(c, t_cast(c, gy, m), dims, q.n + 1, false));

@@ -140,18 +140,32 @@ def write_docs():
 
 
 def upstream_lines(found):
+    """Of the failed tests, those that are ours to mend and those that passed apply; the others' reasons are not the device's."""
     lines = ["", "## PyTorch's own test files", "", *found["about"], ""]
     lines += [
-        "| file | tests run | passed | failed | skipped | of the failures, mended since | ours, left | not ours |",
-        "|---|---|---|---|---|---|---|---|",
+        "| file | tests run | passed | failed | skipped | apply | of these passed | failed: ours | failed: not ours |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
+    total = [0, 0]
     for f in found["files"]:
-        lines.append(
-            "| "
-            + " | ".join(str(f[k]) for k in ("file", "run", "passed", "failed", "skipped", "mended", "ours", "not_ours"))
-            + " |"
-        )
+        ours, others = (sum(x["count"] for x in f["failures"] if x["ours"] is mine) for mine in (True, False))
+        apply = f["passed"] + ours
+        assert ours + others == f["failed"], f"{f['file']}: {f['failed']} tests failed, and {ours + others} have a reason"
+        total[0] += f["passed"]
+        total[1] += apply
+        cells = (f["file"], f["run"], f["passed"], f["failed"], f["skipped"], apply, share(f["passed"], apply), ours, others)
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    lines += ["", f"Of {total[1]} tests that apply {total[0]} passed: {share(*total)}.", "", "Every test that failed:", ""]
+    lines += ["| file | tests | whose | why |", "|---|---|---|---|"]
+    for f in found["files"]:
+        for x in f["failures"]:
+            tests = f"`{x['test']}`" + (f" ({x['count']})" if x["count"] > 1 else "")
+            lines.append(f"| {f['file']} | {tests} | {'ours' if x['ours'] else 'not ours'} | {x['why']} |")
     return [*lines, "", *found["rest"]]
+
+
+def share(part, whole):
+    return f"{100 * part // whole if part == whole else int(1000 * part / whole) / 10} %" if whole else "-"
 
 
 def sample():

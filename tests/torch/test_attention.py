@@ -164,3 +164,15 @@ def test_transformer_encoder_with_a_padding_mask():
         want = encoder(x, src_key_padding_mask=padding)
         got = copy.deepcopy(encoder).to(DEVICE)(x.to(DEVICE), src_key_padding_mask=padding.to(DEVICE))
     check(got[~padding], want[~padding], 1e-4, 1e-5)
+
+
+def test_native_attention_without_weights_gives_none():
+    x, w, b = torch.randn(2, 3, 4), torch.randn(12, 4), torch.randn(12)
+    args = (x, x, x, 4, 2, w, b, torch.eye(4), torch.zeros(4))
+    want = torch._native_multi_head_attention(*args, need_weights=False)
+    y = x.to(DEVICE)
+    there = (y, y, y, 4, 2) + tuple(t.to(DEVICE) for t in args[5:])
+    got = torch._native_multi_head_attention(*there, need_weights=False)
+    check(got[0], want[0], 1e-4, 1e-5)
+    assert got[1] is None
+    assert want[1] is None

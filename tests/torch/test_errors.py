@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 
 import pytest
 import torch
@@ -758,6 +759,39 @@ LIKE_CPU = {
     "normal: a negative std": lambda t: torch.normal(t(3), -t(3)),
     "normal: a negative std of a number": lambda t: torch.normal(0.0, t(3) - 2),
     "histc of infinity": lambda t: torch.histc(torch.cat([t(2), t(1) / 0])),
+    "fractional: samples for fewer images": lambda t: F.fractional_max_pool2d(t(1, 4, 8, 8), 2, 1, _random_samples=t(0, 4, 2)),
+    "fractional: samples for fewer planes": lambda t: F.fractional_max_pool2d(t(1, 4, 8, 8), 2, 1, _random_samples=t(1, 3, 2)),
+    "fractional: samples of another rank": lambda t: F.fractional_max_pool3d(t(1, 4, 8, 8, 8), 2, 1, _random_samples=t(4, 3)),
+    "fractional: samples for two dims": lambda t: F.fractional_max_pool3d(t(4, 8, 8, 8), 2, 1, _random_samples=t(1, 4, 2)),
+    "fractional: samples of another dtype": lambda t: F.fractional_max_pool2d(
+        t(1, 4, 8, 8), 2, 1, _random_samples=t(1, 4, 2).double()
+    ),
+    "adaptive 2d: nothing to pool back": lambda t: torch.ops.aten._adaptive_avg_pool2d_backward(t(1, 4, 0, 0), t(1, 4, 8, 8)),
+    "adaptive 3d: nothing to pool back": lambda t: torch.ops.aten._adaptive_avg_pool3d_backward(
+        t(1, 4, 2, 0, 0), t(1, 4, 8, 8, 8)
+    ),
+    "grid 2d: a volume": lambda t: torch.grid_sampler_2d(t(1, 2, 3, 3, 3), t(1, 2, 2, 2, 3), 0, 0, True),
+    "grid 3d: an image": lambda t: torch.grid_sampler_3d(t(1, 2, 3, 3), t(1, 2, 2, 2), 0, 0, True),
+    "grid: another batch": lambda t: torch.grid_sampler_2d(t(1, 2, 3, 3), t(2, 2, 2, 2), 0, 0, True),
+    "grid: an empty dim": lambda t: torch.grid_sampler_2d(t(1, 2, 0, 3), t(1, 2, 2, 2), 0, 0, True),
+    "logcumsumexp into another dtype": lambda t: torch.logcumsumexp(t(3).double(), 0, out=t(3)),
+    "<<= of numbers that lie on one another": lambda t: (lambda x: x[:-1].__ilshift__(x[1:]))(t(3)),
+    ">>= of numbers that lie on one another": lambda t: (lambda x: x[:-1].__irshift__(x[1:]))(t(3).long()),
+    ">>= of an expanded tensor": lambda t: t(1).long().expand(3).__irshift__(1),
+    "put_ into its index": lambda t: (lambda i: i.put_(i, i.clone()))(torch.arange(3, device=t(1).device)),
+    "put_ of a part of itself": lambda t: (lambda x: x.put_(torch.arange(3, device=x.device), x[:3]))(t(6)),
+    "a sparse gradient of a bag, scaled": lambda t: (
+        F.embedding_bag(
+            torch.arange(3, device=t(1).device),
+            t(4, 2).requires_grad_(),
+            t(1).long() * 0,
+            mode="sum",
+            sparse=True,
+            scale_grad_by_freq=True,
+        )
+        .sum()
+        .backward()
+    ),
     "the number in an empty tensor": lambda t: torch.ops.aten._local_scalar_dense(t(0)),
 }
 
@@ -811,3 +845,61 @@ def test_every_byte_mask_is_warned_of():
                 same(x[mask], torch.tensor([0.0, 2.0]))
     finally:
         torch.set_warn_always(False)
+
+
+FEW = {
+    "one element": (lambda x: x[:1, 0], {}),
+    "no elements": (lambda x: x[:0], {"dim": 0}),
+    "no results": (lambda x: x[:0], {"dim": 1}),
+    "as many as the correction": (lambda x: x, {"dim": 1, "correction": 5}),
+    "a fraction more": (lambda x: x, {"dim": 1, "correction": 4.5}),
+    "both dims": (lambda x: x, {"dim": (0, -1), "correction": 15}),
+    "enough": (lambda x: x, {"dim": (0, -1), "correction": 14}),
+}
+
+
+@pytest.mark.parametrize("fn", [torch.var, torch.std, torch.var_mean, torch.std_mean])
+@pytest.mark.parametrize("few", FEW)
+def test_too_few_elements_for_a_variance_are_warned_of(fn, few):
+    part, options = FEW[few]
+    found = []
+    for device in (DEVICE, "cpu"):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            fn(part(torch.randn(3, 5, device=device)), **options)
+        found.append([str(w.message).split(" (Triggered")[0] for w in seen])
+    assert found[0] == found[1]
+
+
+def test_the_old_aminmax_is_warned_of():
+    torch.set_warn_always(True)
+    try:
+        with pytest.warns(UserWarning, match="_aminmax is deprecated"):
+            same(torch._aminmax(torch.arange(3.0, device=DEVICE))[1], torch.tensor(2.0))
+        with pytest.warns(UserWarning, match="_aminmax is deprecated"):
+            same(torch._aminmax(torch.arange(3.0, device=DEVICE), 0, True)[0], torch.tensor([0.0]))
+    finally:
+        torch.set_warn_always(False)
+
+
+@device_only
+def test_nested_tensors_end_in_an_error():
+    parts = [torch.ones(2, 3, device=DEVICE, requires_grad=True), torch.ones(2, 4, device=DEVICE, requires_grad=True)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nested = torch.nested.as_nested_tensor(parts)
+    assert nested._nested_tensor_size().tolist() == [[2, 3], [2, 4]]
+    with pytest.raises(NotImplementedError, match="aten::clone"):
+        nested.clone()
+
+
+@device_only
+@pytest.mark.parametrize("others", [(), (torch.tensor([0, 1]),)])
+def test_indices_of_another_device(others):
+    x, there = torch.zeros(2, 2), (torch.tensor([0, 1], device=DEVICE), *others)
+    with pytest.raises(
+        RuntimeError, match=r"indices should be either on cpu or on the same device as the indexed tensor \(cpu\)"
+    ):
+        x[there]
+    with pytest.raises(RuntimeError, match="indices should be either on cpu"):
+        x[there] = torch.ones(2, device=DEVICE)

@@ -309,3 +309,42 @@ def test_flat_empty_tensors_join_along_any_dim():
 def test_randperm_as_far_as_a_dtype_counts():
     for n, dtype in ((2049, torch.float16), (256, torch.uint8), (258, torch.bfloat16)):
         assert torch.randperm(n, dtype=dtype, device=DEVICE).shape == (n,)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("padding", [None, 2])
+def test_a_bag_may_have_a_sparse_gradient(mode, padding):
+    def step(table, index, offsets, weights):
+        table = table.detach().requires_grad_()
+        weights = weights if mode == "sum" else None
+        out = F.embedding_bag(index, table, offsets, mode=mode, sparse=True, padding_idx=padding, per_sample_weights=weights)
+        (out * torch.arange(1.0, 1 + out.numel(), device=out.device).view_as(out)).sum().backward()
+        assert table.grad.is_sparse
+        grad = table.grad.coalesce()
+        return out.detach(), grad.indices(), grad.values()
+
+    index, offsets = torch.tensor([1, 2, 2, 4, 5, 2]), torch.tensor([0, 2, 2, 4])
+    agree(step, torch.randn(6, 3), index, offsets, torch.rand(6), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_convolution_without_channels(n):
+    def step(x, w, b):
+        x, w, b = (t.detach().requires_grad_() for t in (x, w, b))
+        out = getattr(F, f"conv{n}d")(x, w, b, stride=2)
+        out.sum().backward()
+        return out.detach(), x.grad, w.grad, b.grad
+
+    agree(step, torch.randn(2, 0, *[9] * n), torch.randn(4, 0, *[2] * n), torch.randn(4))
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_max_pool3d_keeps_channels_last(batch):
+    def step(x):
+        x = x.unsqueeze(0) if not batch else x
+        x = x.contiguous(memory_format=torch.channels_last_3d)
+        x = x.squeeze(0) if not batch else x
+        out = F.max_pool3d(x, 2, return_indices=True)
+        return out, [t.stride() for t in out]
+
+    agree(step, torch.randn(*batch, 3, 4, 6, 8))

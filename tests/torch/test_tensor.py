@@ -513,3 +513,16 @@ def test_fill_of_a_tensor_that_lies_on_itself():
         assert base.tolist() == [0, *[value] * 6, 0, 0, 0, 0, 0]
     base.as_strided((2, 2), (2, 2)).fill_(3)  # places between are left alone
     assert base.tolist() == [3, 0, 3, 0, 3, *[0] * 7]
+
+
+def test_strides_of_dims_of_one_element_reach_the_result():
+    for sizes in ((4, 3, 1, 1), (0, 3, 1, 1), (1, 1, 5, 1)):
+        for memory_format in (torch.channels_last, torch.contiguous_format) * 2:
+            x = torch.rand(sizes).to(memory_format=memory_format)
+            y, b = x.to(DEVICE), torch.rand(3, 1, 1)
+            if sizes[1] == 3:
+                assert (y + b.to(DEVICE)).stride() == (x + b).stride()
+            assert y.stride() == x.stride()
+            assert (y * 5).stride() == (x * 5).stride()
+            assert y.clone().add_(1).stride() == x.clone().add_(1).stride()
+            assert torch.empty_like(y).stride() == torch.empty_like(x).stride()
