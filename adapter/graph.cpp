@@ -54,6 +54,67 @@ void capture_use_rng(const std::optional<Tensor> &state) {
   throw_if(tpu_capture_use_rng(&t));
 }
 
+// Control flow. What goes into a region or comes out of one is dense and the only tensor of its storage.
+struct Dense {
+  std::vector<Tensor> held;
+  std::vector<tpu_tensor> lent;
+  explicit Dense(const std::vector<Tensor> &tensors) {
+    for (const Tensor &given : tensors) {
+      TORCH_CHECK(on_tpu(given), "torch_tpu: a tensor on ", given.device(),
+                  " cannot pass through control flow of a graph");
+      Tensor t = given.resolve_conj().resolve_neg();
+      if (!t.is_contiguous() || t.storage_offset() || t.storage().nbytes() != t.numel() * t.itemsize())
+        t = t.clone(at::MemoryFormat::Contiguous);
+      held.push_back(t);
+      lent.push_back(lend(t));
+    }
+  }
+  int size() const { return static_cast<int>(lent.size()); }
+  // Tensors like these of new stores.
+  std::vector<Tensor> made(const std::vector<tpu_store *> &stores) const {
+    std::vector<Tensor> out;
+    for (size_t i = 0; i < stores.size(); i++)
+      out.push_back(make_tensor(stores[i], held[i].sizes(), held[i].strides(), held[i].scalar_type()));
+    return out;
+  }
+};
+
+void capture_if_begin(const Tensor &pred) { throw_if(tpu_capture_if_begin(Dense({pred}).lent.data())); }
+
+void capture_if_else(const std::vector<Tensor> &results) {
+  const Dense d(results);
+  throw_if(tpu_capture_if_else(d.lent.data(), d.size()));
+}
+
+std::vector<Tensor> capture_if_end(const std::vector<Tensor> &results) {
+  const Dense d(results);
+  std::vector<tpu_store *> out(results.size());
+  throw_if(tpu_capture_if_end(d.lent.data(), d.size(), out.data()));
+  return d.made(out);
+}
+
+std::vector<Tensor> capture_while_begin(const std::vector<Tensor> &carried) {
+  const Dense d(carried);
+  std::vector<tpu_store *> out(carried.size());
+  throw_if(tpu_capture_while_begin(d.lent.data(), d.size(), out.data()));
+  return d.made(out);
+}
+
+// carried: what capture_while_begin gave.
+std::vector<Tensor> capture_while_body(const Tensor &pred, const std::vector<Tensor> &carried) {
+  const Dense p({pred}), d(carried);
+  std::vector<tpu_store *> out(carried.size());
+  throw_if(tpu_capture_while_body(p.lent.data(), d.size(), out.data()));
+  return d.made(out);
+}
+
+std::vector<Tensor> capture_while_end(const std::vector<Tensor> &results) {
+  const Dense d(results);
+  std::vector<tpu_store *> out(results.size());
+  throw_if(tpu_capture_while_end(d.lent.data(), d.size(), out.data()));
+  return d.made(out);
+}
+
 const char *op_of(const std::string &kind) {  // for the process
   if (kind == "forward") return "compiled forward";
   if (kind == "backward") return "compiled backward";
@@ -165,6 +226,17 @@ TORCH_LIBRARY(torch_tpu, m) {
         [](const std::vector<Tensor> &outputs, std::string kind, std::string name) {
           return capture_end(outputs, kind, name);
         });
+  m.def("capture_if_begin(Tensor pred) -> ()", TORCH_FN(capture_if_begin));
+  m.def("capture_if_else(Tensor[] results) -> ()",
+        [](const std::vector<Tensor> &results) { capture_if_else(results); });
+  m.def("capture_if_end(Tensor[] results) -> Tensor[]",
+        [](const std::vector<Tensor> &results) { return capture_if_end(results); });
+  m.def("capture_while_begin(Tensor[] carried) -> Tensor[]",
+        [](const std::vector<Tensor> &carried) { return capture_while_begin(carried); });
+  m.def("capture_while_body(Tensor pred, Tensor[] carried) -> Tensor[]",
+        [](const Tensor &pred, const std::vector<Tensor> &carried) { return capture_while_body(pred, carried); });
+  m.def("capture_while_end(Tensor[] results) -> Tensor[]",
+        [](const std::vector<Tensor> &results) { return capture_while_end(results); });
   m.def("capture_drop() -> bool", TORCH_FN(capture_drop));
   m.def("release_graph(int graph) -> ()", TORCH_FN(release_graph));
   m.def("run_graph(int graph, Tensor[] inputs) -> Tensor[]", torch::CppFunction::makeFromBoxedFunction<&run_graph>());

@@ -288,6 +288,16 @@ TPU_API TPU_MUST tpu_err *tpu_capture_refuse(const char *what);
 TPU_API TPU_MUST tpu_err *tpu_capture_rng_state(tpu_store **out);
 TPU_API TPU_MUST tpu_err *tpu_capture_use_rng(const tpu_tensor *state);
 
+/* Control flow: an `if` (begin, the true branch, else, the false branch, end) and a `while` (begin, the condition,
+ * body, the body, end). Tensors are dense and each all of its store; `out` gets n stores: what a region starts from, or
+ * the results. Random numbers inside are refused. */
+TPU_API TPU_MUST tpu_err *tpu_capture_if_begin(const tpu_tensor *pred);
+TPU_API TPU_MUST tpu_err *tpu_capture_if_else(const tpu_tensor *results, int n);
+TPU_API TPU_MUST tpu_err *tpu_capture_if_end(const tpu_tensor *results, int n, tpu_store **out);
+TPU_API TPU_MUST tpu_err *tpu_capture_while_begin(const tpu_tensor *carried, int n, tpu_store **out);
+TPU_API TPU_MUST tpu_err *tpu_capture_while_body(const tpu_tensor *pred, int n, tpu_store **out);
+TPU_API TPU_MUST tpu_err *tpu_capture_while_end(const tpu_tensor *results, int n, tpu_store **out);
+
 /* One result: a view of the new store number `store`, or of the storage of input number `input`; the other is -1. */
 typedef struct {
   int store, input;

@@ -90,7 +90,20 @@ def _hook_accelerate_state(module):
     module.PartialState._prepare_backend = _prepare_backend
 
 
+def _hook_flex_attention(module):
+    """flex_attention refuses devices outside of its own list, though what it is made of runs anywhere.
+    Upstream: torch/nn/attention/flex_attention.py, _validate_device."""
+    original = module._validate_device
+
+    def _validate_device(query, key, value):
+        if query.device.type != "tpu":
+            original(query, key, value)
+
+    module._validate_device = _validate_device
+
+
 _PACKAGES = {
+    "torch.nn.attention.flex_attention": _hook_flex_attention,
     "safetensors": _hook_safetensors,
     "safetensors.torch": _hook_safetensors_torch,
     "accelerate.state": _hook_accelerate_state,

@@ -276,6 +276,8 @@ def _call(gm, node, env):
 
 def _capture_call(gm, node, env):
     ops = torch.ops.torch_tpu
+    if node.target in _CONTROL_FLOW:
+        return _CONTROL_FLOW[node.target](node, *torch.fx.map_arg(node.args, lambda n: _value(gm, n, env)))
     if node.target is rng_prims.run_and_save_rng_state:
         return ops.capture_rng_state(), _draw(gm, node, env, 0)
     if node.target is rng_prims.run_with_rng_state:
@@ -284,6 +286,132 @@ def _capture_call(gm, node, env):
         ops.capture_use_rng(None)
         return out
     return _call(gm, node, env)
+
+
+# ---- control flow ----------------------------------------------------------------------------------------------------
+# Operators that take graphs. Inside a capture a graph's operators become the regions of one `if` or `while`.
+
+
+def _inline(gm, args):
+    """Runs a graph's operators; its results as a list."""
+    env = dict(zip((n for n in gm.graph.nodes if n.op == "placeholder"), args, strict=True))
+    for n in gm.graph.nodes:
+        if n.op == "call_function":
+            env[n] = _capture_call(gm, n, env)
+    return [_value(gm, r, env) if isinstance(r, Node) else r for r in pytree.tree_leaves(gm.graph.output_node().args[0])]
+
+
+def _tensors_only(values):
+    if not all(_on_tpu(v) for v in values):
+        raise NotImplementedError("numbers and tensors on the CPU cannot pass through control flow of a program")
+    return list(values)
+
+
+def _cond(node, pred, true, false, operands=()):
+    if not isinstance(pred, torch.Tensor):
+        return _inline(true if pred else false, operands)
+    ops = torch.ops.torch_tpu
+    ops.capture_if_begin(*_tensors_only([pred]))
+    ops.capture_if_else(_tensors_only(_inline(true, operands)))
+    return ops.capture_if_end(_tensors_only(_inline(false, operands)))
+
+
+def _while(condition, body, carried):
+    """condition and body: functions of the carried tensors."""
+    ops = torch.ops.torch_tpu
+    now = ops.capture_while_begin(_tensors_only(carried))
+    now = ops.capture_while_body(condition(now), now)
+    return ops.capture_while_end(_tensors_only(body(now)))
+
+
+def _while_loop(node, condition, body, carried, additional=()):
+    return _while(lambda now: _inline(condition, [*now, *additional])[0], lambda now: _inline(body, [*now, *additional]), carried)
+
+
+def _for_each(length, step, carried, stacked):
+    """carried = step(i, carried)[0] for each i below length; its other results are laid into `stacked` at i."""
+    device = stacked[0].device if stacked else carried[0].device
+    n = len(carried)
+
+    def body(now):
+        at = now[0].reshape(1)
+        after, items = step(at, now[1 : n + 1])
+        rows = [t.index_copy(0, at, x.unsqueeze(0)) for t, x in zip(now[n + 1 :], items, strict=True)]
+        return [now[0] + 1, *after, *rows]
+
+    first = torch.zeros((), dtype=torch.int64, device=device)
+    out = _while(lambda now: now[0] < length, body, [first, *carried, *stacked])
+    return out[1:]
+
+
+def _rows(xs, at):
+    return [x.index_select(0, at).squeeze(0) for x in xs]
+
+
+def _like(values):
+    """Zeros like the traced values."""
+    return [torch.zeros(v.shape, dtype=v.dtype, device=v.device) for v in values]
+
+
+def _scan(node, combine, init, xs, additional=()):
+    init, xs = _tensors_only(init), _tensors_only(xs)
+
+    def step(at, now):
+        out = _inline(combine, [*now, *_rows(xs, at), *additional])
+        return out[: len(init)], out[len(init) :]
+
+    return _for_each(xs[0].shape[0], step, init, _like(node.meta["val"][len(init) :]))
+
+
+def _map(node, body, xs, additional=()):
+    xs = _tensors_only(xs)
+    return _for_each(
+        xs[0].shape[0], lambda at, _: ([], _inline(body, [*_rows(xs, at), *additional])), [], _like(node.meta["val"])
+    )
+
+
+def _associative_scan(node, combine, xs, additional=()):
+    xs = _tensors_only(xs)
+    first = [x[0] for x in xs]
+
+    def step(at, now):
+        out = _inline(combine, [*now, *_rows(xs, at + 1), *additional])
+        return out, out
+
+    rest = _like([v[1:] for v in node.meta["val"]])
+    if not rest[0].shape[0]:
+        return [x.clone() for x in xs]
+    out = _for_each(rest[0].shape[0], step, first, rest)[len(xs) :]
+    return [torch.cat([f.unsqueeze(0), o]) for f, o in zip(first, out, strict=True)]
+
+
+def _subgraph(node, gm, identifier, *operands):
+    return _inline(gm, operands)
+
+
+def _flex(node, *args):
+    """The scores as one matrix: PyTorch's own definition, whose operators XLA fuses."""
+    from torch._higher_order_ops.flex_attention import sdpa_dense
+
+    return sdpa_dense(*args)
+
+
+def _flex_backward(node, *args):
+    from torch._higher_order_ops.flex_attention import sdpa_dense_backward
+
+    return sdpa_dense_backward(*args)
+
+
+_CONTROL_FLOW = {
+    torch.ops.higher_order.cond: _cond,
+    torch.ops.higher_order.while_loop: _while_loop,
+    torch.ops.higher_order.scan: _scan,
+    torch.ops.higher_order.map_impl: _map,
+    torch.ops.higher_order.associative_scan: _associative_scan,
+    torch.ops.higher_order.invoke_subgraph: _subgraph,
+    torch.ops.higher_order.flex_attention: _flex,
+    torch.ops.higher_order.flex_attention_backward: _flex_backward,
+}
 
 
 def _draw(gm, node, env, at):

@@ -29,7 +29,8 @@ struct capture {
   int64_t blocks; /* drawn so far */
   val given;      /* the generator's state for now, in place of its own */
   bool refused;
-  arena mem; /* of what inputs point to */
+  int regions; /* of control flow that are open */
+  arena mem;   /* of what inputs point to */
 };
 
 /* Where an output of the program goes: to a new store, or to an input. */
@@ -149,8 +150,14 @@ tpu_err *tpu_capture_input(const tpu_tensor *like, tpu_store **out) {
   return NULL;
 }
 
+void capture_enter(trace *t, int by) { t->cap->regions += by; }
+
 val capture_rng(trace *t) {
   capture *c = t->cap;
+  if (c->regions) { /* how often it draws only the run knows */
+    tpu_err_free(capture_refuse(t, ""));
+    return ir_fail(t->g, TPU_ERR_RUNTIME, "tpu: random numbers inside of control flow cannot be part of one program");
+  }
   if (c->given) return c->given;
   const int64_t two[1] = {2};
   if (!c->rng) {
@@ -172,7 +179,7 @@ void capture_drew(trace *t, int64_t blocks) {
 
 /* ---- the end of a capture -------------------------------------------------------------------------------------- */
 
-static val value_of(trace *t, const tpu_store *s) {
+val trace_value(trace *t, const tpu_store *s) {
   return s->buf->trace == t ? s->buf->value : trace_param(t, s->buf, (tpu_dtype)s->dtype, s->ndim, s->dims);
 }
 
@@ -205,7 +212,7 @@ tpu_err *tpu_capture_use_rng(const tpu_tensor *state) {
   const tpu_store *s = state->store;
   if (!s || !s->buf || s->dtype != TPU_U64 || s->ndim != 1 || s->dims[0] != 2)
     return err_new(TPU_ERR_RUNTIME, "tpu: a generator's state is a tensor of two uint64 on the device");
-  t->cap->given = value_of(t, s);
+  t->cap->given = trace_value(t, s);
   return NULL;
 }
 
@@ -226,7 +233,7 @@ static void add_place(trace *t, tpu_graph *g, const tpu_store *s, int store, int
   if (i && s->dtype == i->dtype && s->ndim == i->ndim && !memcmp(s->dims, i->dims, (size_t)s->ndim * sizeof *s->dims))
     for (int k = 0; k < t->nparams; k++)
       if (t->params[k] == t->cap->inputs[in].value) alias = k;
-  ir_output(t->g, value_of(t, s), alias);
+  ir_output(t->g, trace_value(t, s), alias);
   p->output = e->noutputs++;
   out_spec *o = &e->outs[e->nouts++];
   *o = (out_spec){.output = p->output, .base_dtype = s->dtype, .base_ndim = s->ndim};

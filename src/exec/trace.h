@@ -24,6 +24,10 @@ TPU_MUST tpu_err *trace_add_param(trace *t, dbuf *d, val v);
 TPU_MUST tpu_err *trace_add_made(trace *t, dbuf *d);
 /* Why a capture cannot do what was asked; remembered, so that its owner knows what the error was about. */
 TPU_MUST tpu_err *capture_refuse(trace *t, const char *what);
+/* The store's value in the graph; one that was on the device before becomes a parameter. */
+val trace_value(trace *t, const tpu_store *s);
+/* by: 1 where a region of control flow begins, -1 where it ends. */
+void capture_enter(trace *t, int by);
 /* The generator's state for a call that is captured: what earlier calls drew is added. */
 val capture_rng(trace *t);
 void capture_drew(trace *t, int64_t blocks);

@@ -1,6 +1,7 @@
 """torch.compile(backend="tpu"): each program against the same one on the CPU without compiling, or against eager mode."""
 
 import copy
+import math
 import os
 import warnings
 from functools import partial
@@ -9,6 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._higher_order_ops.associative_scan import associative_scan
+from torch._higher_order_ops.map import map as control_map
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 from tpu_testing import (
@@ -582,14 +588,110 @@ def test_an_operator_that_is_cut_out_may_give_a_list():
     close(b, x[2:].sin() * 2)
 
 
-def test_control_flow():
-    def branch(x):
-        return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x * 2,)) + 1
+# ---- control flow and attention inside of the program --------------------------------------------------------------------
 
+
+def _state(x, w):
+    def step(h, v):
+        h = torch.tanh(h @ w + v)
+        return h, h * 2
+
+    carry, out = scan(step, torch.zeros_like(x[0]), x)
+    return carry.sum() + out.sum()
+
+
+CONTROL = {
+    "cond": lambda x, w: torch.cond(x.sum() > 0, lambda a, b: (a.sin(), a * 2), lambda a, b: (a.cos(), a @ b), (x, w)),
+    "cond in cond": lambda x, w: torch.cond(
+        x.sum() > 0,
+        lambda a, b: a @ b,
+        lambda a, b: torch.cond(a.max() > -2, lambda c: c + 1, lambda c: c - 1, (a @ b,)),
+        (x * 2, w),
+    ).relu(),
+    "while_loop": lambda x, w: while_loop(
+        lambda i, a: i < 5, lambda i, a: (i + 1, a * 1.5 + i), (torch.tensor(0, device=x.device), x)
+    ),
+    "while_loop of values": lambda x, w: while_loop(lambda a: a.norm() > 1e-2, lambda a: (a * 0.5,), (x,)),
+    "scan": lambda x, w: scan(lambda h, v: (h + v, h * v), torch.zeros_like(x[0]), x),
+    "scan of products": _state,
+    "map": lambda x, w: control_map(lambda a, b: a.sin() + b.sum(), x, w),
+    "associative_scan": lambda x, w: associative_scan(lambda a, b: a + b, x, 0, combine_mode="generic"),
+}
+
+
+@device_only
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("name", CONTROL)
+def test_control_flow(name, sign):
+    x, w = sign * torch.rand(4, 3, 3), torch.randn(4, 3, 3) if name != "scan of products" else torch.randn(3, 3)
+    run = compiled(CONTROL[name], fullgraph=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it runs outside of the program
-        follows(branch, torch.ones(3))
-        follows(branch, -torch.ones(3))
+        warnings.simplefilter("error")  # a part outside of the program would warn
+        warnings.filterwarnings("default", category=DeprecationWarning)
+        got = run(x.to(DEVICE), w.to(DEVICE))
+    n = torch.tpu.compile_count()
+    again = run(x.to(DEVICE), w.to(DEVICE))
+    assert torch.tpu.compile_count() == n
+    for result in (got, again):
+        for g, want in zip(pytree.tree_leaves(result), pytree.tree_leaves(CONTROL[name](x, w)), strict=True):
+            close(g, want, 1e-4, 1e-5)
+
+
+@device_only
+@pytest.mark.parametrize("name", ["cond", "scan of products"])
+def test_control_flow_has_gradients(name):
+    def gradients(device, backend):
+        torch._dynamo.reset()
+        x = torch.rand(4, 3, 3, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
+        w = torch.rand(3, 3, generator=torch.Generator().manual_seed(1)).to(device).requires_grad_()
+        out = torch.compile(CONTROL[name], backend=backend, fullgraph=True)(x, w)
+        sum(t.sum() for t in pytree.tree_leaves(out)).backward()
+        return x.grad, w.grad if w.grad is not None else torch.zeros_like(w)
+
+    for g, want in zip(gradients(DEVICE, "tpu"), gradients("cpu", "aot_eager"), strict=True):
+        close(g, want, 1e-4, 1e-5)
+
+
+@device_only
+def test_random_numbers_inside_of_control_flow_are_cut_out():
+    def branch(x):
+        return torch.cond(x.sum() > 0, lambda y: y + torch.rand_like(y), lambda y: y * 1, (x,)) * 2
+
+    with pytest.warns(UserWarning, match="random numbers inside of control flow"):
+        got = compiled(branch)(torch.ones(100, device=DEVICE)).cpu()
+    assert ((got >= 2) & (got < 4)).all() and got.unique().numel() > 50
+
+
+FLEX = {
+    "plain": (None, None),
+    "score": (lambda s, b, h, i, j: s * 0.5 - (i - j).abs() * 0.01, None),
+    "mask": (None, lambda b, h, i, j: i >= j),
+    "both": (lambda s, b, h, i, j: s + h, lambda b, h, i, j: (i - j).abs() < 20),
+}
+
+
+@device_only
+@pytest.mark.parametrize("name", FLEX)
+def test_flex_attention(name):
+    score, mask = FLEX[name]
+    x = [torch.randn(2, 4, 128, 16, generator=torch.Generator().manual_seed(k)) for k in range(3)]
+
+    def explicit(q, k, v):
+        s = q @ k.mT / 4
+        i, j, h = torch.arange(128)[:, None], torch.arange(128)[None], torch.arange(4)[:, None, None]
+        s = score(s, None, h, i, j) if score else s
+        s = s.masked_fill(~mask(None, h, i, j), -math.inf) if mask else s
+        return s.softmax(-1) @ v
+
+    block = create_block_mask(mask, None, None, 128, 128, device=DEVICE) if mask else None
+    run = compiled(lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=block), fullgraph=True)
+    here, there = ([t.clone().to(d).requires_grad_() for t in x] for d in ("cpu", DEVICE))
+    want, got = explicit(*here), run(*there)
+    close(got, want, 1e-4, 1e-4)
+    want.square().sum().backward()
+    got.square().sum().backward()
+    for g, w in zip(there, here, strict=True):
+        close(g.grad, w.grad, 1e-4, 1e-4)
 
 
 def test_an_operator_that_asks_twice():
