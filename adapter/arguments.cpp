@@ -6,6 +6,8 @@
 #include <ATen/native/GridSamplerUtils.h>
 #include <ATen/ops/result_type.h>
 
+#include <cmath>
+
 #include "adapter/kernel.h"
 
 namespace torch_tpu {
@@ -59,6 +61,23 @@ void spaced(const char *name, const c10::IValue *a, int dtype) {
 }
 void linspace(c10::IValue *a) { spaced("torch.linspace", a, 3); }
 void logspace(c10::IValue *a) { spaced("torch.logspace", a, 4); }
+
+// arange(start, end, step, *, dtype) or (.., out): the step first, then whether the ends are numbers, and only then the
+// step's sign. n: how many numbers are given; an integer has nothing to check.
+template <int n, bool out>
+void arange(c10::IValue *a) {
+  bool floating = false;
+  for (int i = 0; i < n; i++) {
+    if (a[i].toScalar().isComplex()) return;
+    floating |= a[i].toScalar().isFloatingPoint();
+  }
+  if (!floating || (out && !a[n].toTensor().is_floating_point())) return;
+  if (!out && !a[n].isNone() && !at::isFloatingType(static_cast<c10::ScalarType>(a[n].toInt()))) return;
+  const double start = n == 1 ? 0 : a[0].toScalar().toDouble(), end = a[n == 1 ? 0 : 1].toScalar().toDouble();
+  const double step = n < 3 ? 1 : a[2].toScalar().toDouble();
+  TORCH_CHECK(step > 0 || step < 0, "step must be nonzero");
+  TORCH_CHECK(std::isfinite(start) && std::isfinite(end), "unsupported range: ", start, " -> ", end);
+}
 
 // Errors that PyTorch's CPU kernels and Python meta kernels word differently: the CPU's is what users know.
 
@@ -305,6 +324,11 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::polar", complex_parts},
                                       {"aten::polar.out", complex_parts_out},
                                       {"aten::mul_.Scalar", mul_number},
+                                      {"aten::arange", arange<1, false>},
+                                      {"aten::arange.start", arange<2, false>},
+                                      {"aten::arange.start_step", arange<3, false>},
+                                      {"aten::arange.out", arange<1, true>},
+                                      {"aten::arange.start_out", arange<3, true>},
                                       {"aten::linspace.Tensor_Tensor", linspace},
                                       {"aten::linspace.Tensor_Scalar", linspace},
                                       {"aten::linspace.Scalar_Tensor", linspace},

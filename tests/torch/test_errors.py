@@ -771,6 +771,11 @@ LIKE_CPU = {
     "<<= of numbers that lie on one another": lambda t: (lambda x: x[:-1].__ilshift__(x[1:]))(t(3)),
     ">>= of numbers that lie on one another": lambda t: (lambda x: x[:-1].__irshift__(x[1:]))(t(3).long()),
     ">>= of an expanded tensor": lambda t: t(1).long().expand(3).__irshift__(1),
+    "arange to nan": lambda t: torch.arange(-5, float("nan"), device=t(1).device),
+    "arange down to minus infinity, upwards": lambda t: torch.arange(0, float("-inf"), device=t(1).device),
+    "arange from infinity": lambda t: torch.arange(float("inf"), 1, device=t(1).device),
+    "arange by nan": lambda t: torch.arange(0, 1, float("nan"), device=t(1).device),
+    "arange the wrong way": lambda t: torch.arange(0.0, 1, -1, device=t(1).device),
     "put_ into its index": lambda t: (lambda i: i.put_(i, i.clone()))(torch.arange(3, device=t(1).device)),
     "put_ of a part of itself": lambda t: (lambda x: x.put_(torch.arange(3, device=x.device), x[:3]))(t(6)),
     "a sparse gradient of a bag, scaled": lambda t: (
