@@ -63,7 +63,7 @@ void linspace(c10::IValue *a) { spaced("torch.linspace", a, 3); }
 void logspace(c10::IValue *a) { spaced("torch.logspace", a, 4); }
 
 // arange(start, end, step, *, dtype) or (.., out): the step first, then whether the ends are numbers, and only then the
-// step's sign. n: how many numbers are given; an integer has nothing to check.
+// step's sign and how many there are. n: how many numbers are given; an integer has nothing to check.
 template <int n, bool out>
 void arange(c10::IValue *a) {
   bool floating = false;
@@ -77,6 +77,7 @@ void arange(c10::IValue *a) {
   const double step = n < 3 ? 1 : a[2].toScalar().toDouble();
   TORCH_CHECK(step > 0 || step < 0, "step must be nonzero");
   TORCH_CHECK(std::isfinite(start) && std::isfinite(end), "unsupported range: ", start, " -> ", end);
+  TORCH_CHECK(std::ceil((end - start) / step) <= 9.2233720368547758e18, "invalid size, possible overflow?");
 }
 
 // Errors that PyTorch's CPU kernels and Python meta kernels word differently: the CPU's is what users know.
