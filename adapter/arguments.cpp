@@ -49,15 +49,15 @@ void check_cast(const at::Tensor &self, c10::ScalarType result) {
 }
 void mul_number(c10::IValue *a) { check_cast(a[0].toTensor(), at::result_type(a[0].toTensor(), a[1].toScalar())); }
 
-// (start, end, steps, [base,] dtype, ...): the imaginary part of a tensor is not dropped.
+// (start, end, steps, [base,] dtype, ...): an imaginary part is not dropped.
 void spaced(const char *name, const c10::IValue *a, int dtype) {
-  const bool is_complex =
-      (a[0].isTensor() && a[0].toTensor().is_complex()) || (a[1].isTensor() && a[1].toTensor().is_complex());
-  if (!is_complex || a[dtype].isNone()) return;
+  const auto is_complex = [](const c10::IValue &v) {
+    return v.isTensor() ? v.toTensor().is_complex() : v.toScalar().isComplex();
+  };
+  if (!(is_complex(a[0]) || is_complex(a[1])) || a[dtype].isNone()) return;
   const auto wanted = static_cast<c10::ScalarType>(a[dtype].toInt());
-  TORCH_CHECK(c10::isComplexType(wanted), name, "(): inferred dtype ",
-              c10::toComplexType(c10::get_default_dtype_as_scalartype()), " can't be safely cast to passed dtype ",
-              wanted);
+  TORCH_CHECK(c10::isComplexType(wanted), name, "(): inferred dtype ", c10::get_default_complex_dtype(),
+              " can't be safely cast to passed dtype ", wanted);
 }
 void linspace(c10::IValue *a) { spaced("torch.linspace", a, 3); }
 void logspace(c10::IValue *a) { spaced("torch.logspace", a, 4); }
@@ -330,6 +330,8 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::arange.start_step", arange<3, false>},
                                       {"aten::arange.out", arange<1, true>},
                                       {"aten::arange.start_out", arange<3, true>},
+                                      {"aten::linspace", linspace},
+                                      {"aten::logspace", logspace},
                                       {"aten::linspace.Tensor_Tensor", linspace},
                                       {"aten::linspace.Tensor_Scalar", linspace},
                                       {"aten::linspace.Scalar_Tensor", linspace},

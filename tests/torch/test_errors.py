@@ -777,6 +777,8 @@ LIKE_CPU = {
     "arange by nan": lambda t: torch.arange(0, 1, float("nan"), device=t(1).device),
     "arange of too many": lambda t: torch.arange(1e-38, 3e38, device=t(1).device),
     "arange of too many, in small steps": lambda t: torch.arange(0, -1e30, -1e-30, device=t(1).device),
+    "linspace to a complex number": lambda t: torch.linspace(0, 1j, 5, dtype=torch.float32, device=t(1).device),
+    "logspace from a complex number": lambda t: torch.logspace(1j, 2, 5, dtype=torch.int64, device=t(1).device),
     "arange the wrong way": lambda t: torch.arange(0.0, 1, -1, device=t(1).device),
     "put_ into its index": lambda t: (lambda i: i.put_(i, i.clone()))(torch.arange(3, device=t(1).device)),
     "put_ of a part of itself": lambda t: (lambda x: x.put_(torch.arange(3, device=x.device), x[:3]))(t(6)),
