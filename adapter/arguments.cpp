@@ -6,6 +6,8 @@
 #include <ATen/native/GridSamplerUtils.h>
 #include <ATen/ops/result_type.h>
 
+#include <cmath>
+
 #include "adapter/kernel.h"
 
 namespace torch_tpu {
@@ -47,18 +49,36 @@ void check_cast(const at::Tensor &self, c10::ScalarType result) {
 }
 void mul_number(c10::IValue *a) { check_cast(a[0].toTensor(), at::result_type(a[0].toTensor(), a[1].toScalar())); }
 
-// (start, end, steps, [base,] dtype, ...): the imaginary part of a tensor is not dropped.
+// (start, end, steps, [base,] dtype, ...): an imaginary part is not dropped.
 void spaced(const char *name, const c10::IValue *a, int dtype) {
-  const bool is_complex =
-      (a[0].isTensor() && a[0].toTensor().is_complex()) || (a[1].isTensor() && a[1].toTensor().is_complex());
-  if (!is_complex || a[dtype].isNone()) return;
+  const auto is_complex = [](const c10::IValue &v) {
+    return v.isTensor() ? v.toTensor().is_complex() : v.toScalar().isComplex();
+  };
+  if (!(is_complex(a[0]) || is_complex(a[1])) || a[dtype].isNone()) return;
   const auto wanted = static_cast<c10::ScalarType>(a[dtype].toInt());
-  TORCH_CHECK(c10::isComplexType(wanted), name, "(): inferred dtype ",
-              c10::toComplexType(c10::get_default_dtype_as_scalartype()), " can't be safely cast to passed dtype ",
-              wanted);
+  TORCH_CHECK(c10::isComplexType(wanted), name, "(): inferred dtype ", c10::get_default_complex_dtype(),
+              " can't be safely cast to passed dtype ", wanted);
 }
 void linspace(c10::IValue *a) { spaced("torch.linspace", a, 3); }
 void logspace(c10::IValue *a) { spaced("torch.logspace", a, 4); }
+
+// arange(start, end, step, *, dtype) or (.., out): the step first, then whether the ends are numbers, and only then the
+// step's sign and how many there are. n: how many numbers are given; an integer has nothing to check.
+template <int n, bool out>
+void arange(c10::IValue *a) {
+  bool floating = false;
+  for (int i = 0; i < n; i++) {
+    if (a[i].toScalar().isComplex()) return;
+    floating |= a[i].toScalar().isFloatingPoint();
+  }
+  if (!floating || (out && !a[n].toTensor().is_floating_point())) return;
+  if (!out && !a[n].isNone() && !at::isFloatingType(static_cast<c10::ScalarType>(a[n].toInt()))) return;
+  const double start = n == 1 ? 0 : a[0].toScalar().toDouble(), end = a[n == 1 ? 0 : 1].toScalar().toDouble();
+  const double step = n < 3 ? 1 : a[2].toScalar().toDouble();
+  TORCH_CHECK(step > 0 || step < 0, "step must be nonzero");
+  TORCH_CHECK(std::isfinite(start) && std::isfinite(end), "unsupported range: ", start, " -> ", end);
+  TORCH_CHECK(std::ceil((end - start) / step) <= 9.2233720368547758e18, "invalid size, possible overflow?");
+}
 
 // Errors that PyTorch's CPU kernels and Python meta kernels word differently: the CPU's is what users know.
 
@@ -354,6 +374,13 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::polar", complex_parts},
                                       {"aten::polar.out", complex_parts_out},
                                       {"aten::mul_.Scalar", mul_number},
+                                      {"aten::arange", arange<1, false>},
+                                      {"aten::arange.start", arange<2, false>},
+                                      {"aten::arange.start_step", arange<3, false>},
+                                      {"aten::arange.out", arange<1, true>},
+                                      {"aten::arange.start_out", arange<3, true>},
+                                      {"aten::linspace", linspace},
+                                      {"aten::logspace", logspace},
                                       {"aten::linspace.Tensor_Tensor", linspace},
                                       {"aten::linspace.Tensor_Scalar", linspace},
                                       {"aten::linspace.Scalar_Tensor", linspace},

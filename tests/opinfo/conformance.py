@@ -158,9 +158,13 @@ def upstream_lines(found):
     lines += ["", f"Of {total[1]} tests that apply {total[0]} passed: {share(*total)}.", "", "Every test that failed:", ""]
     lines += ["| file | tests | whose | why |", "|---|---|---|---|"]
     for f in found["files"]:
+        by_reason = {}
         for x in f["failures"]:
-            tests = f"`{x['test']}`" + (f" ({x['count']})" if x["count"] > 1 else "")
-            lines.append(f"| {f['file']} | {tests} | {'ours' if x['ours'] else 'not ours'} | {x['why']} |")
+            by_reason.setdefault((x["ours"], x["why"]), []).append(
+                f"`{x['test']}`" + (f" ({x['count']})" if x["count"] > 1 else "")
+            )
+        for (ours, why), tests in sorted(by_reason.items(), key=lambda r: not r[0][0]):
+            lines.append(f"| {f['file']} | {', '.join(tests)} | {'ours' if ours else 'not ours'} | {why} |")
     return [*lines, "", *found["rest"]]
 
 
