@@ -7,6 +7,7 @@
 
 import argparse
 import ctypes
+import json
 import os
 import pathlib
 import re
@@ -100,8 +101,45 @@ def family_of_rows(names):
     return found
 
 
+def base_of(name):
+    """The operator of which `name` (no overload) is the in-place form."""
+    if name.endswith("__"):
+        return "__" + name[3:] if name.startswith("__i") else name
+    return name.removesuffix("_")
+
+
+SHORT = {"float": "f", "bfloat": "bf", "complex": "c", "uint": "u", "int": "i"}
+
+
+def dtypes_text(names):
+    """float32 and int8 as f32 and i8, floats first."""
+    order = ["float", "bfloat", "complex", "int", "uint", "bool"]
+    parts = sorted(
+        (re.fullmatch(r"([a-z]+)(\d*)", n).groups() for n in names), key=lambda p: (order.index(p[0]), -int(p[1] or 0))
+    )
+    return " ".join(SHORT.get(kind, kind) + size for kind, size in parts)
+
+
+def tested_text(name, found):
+    entries = sorted(found.get("entries", ()), key=lambda e: (name.split("::")[1].split(".")[0].strip("_") not in e, len(e), e))
+    if entries:
+        return ", ".join(entries[:3]) + (f" and {len(entries) - 3} more" if len(entries) > 3 else "")
+    word = re.compile(r"(?<![a-z0-9_])" + re.escape(name.split("::")[1].split(".")[0]) + r"(?![a-z0-9])")
+    files = [p.stem for p in sorted((ROOT / "tests/torch").glob("test_*.py")) if word.search(p.read_text())]
+    return "tests/torch: " + ", ".join(files[:3]) if files else "not by name"
+
+
+def table(names, reached):
+    out = ["| operator | dtypes | tested by |", "|---|---|---|"]
+    for n in names:
+        found = reached.get(n.split(".")[0], {})
+        out.append(f"| `{n}` | {dtypes_text(found.get('dtypes', ()))} | {tested_text(n, found)} |")
+    return out
+
+
 def ops_text(lib):
     names = rows(lib)
+    reached = json.loads((ROOT / "tests/opinfo/reached.json").read_text())
     where = family_of_rows(names)
     order = {f: i for i, f in enumerate(FAMILIES)}
     families = {}
@@ -111,12 +149,30 @@ def ops_text(lib):
     out.append(
         f"{len(names)} rows, each of which serves the functional, in-place and `out=` forms of an ATen operator, and all overloads when it\n"
         "is named without one. Operators that PyTorch composes of these need none. What else arrives runs as PyTorch's\n"
-        "decomposition, or on the CPU, counted (`torch.tpu.fallback_counts()`). How to write a row: [add-an-op.md](add-an-op.md).\n"
+        "decomposition, or on the CPU, counted (`torch.tpu.fallback_counts()`). How to write a row: [add-an-op.md](add-an-op.md).\n\n"
+        "Dtypes are those of its first tensor in which PyTorch's database, of the ten dtypes that it is run in here, brought the operator to the\n"
+        "device and it ran (`tests/opinfo/reached.py`; f32 is float32, bf16 bfloat16, c64 complex64, i8 int8, u8 uint8); `tested by` names entries\n"
+        "of the database, whose values [conformance.md](conformance.md) reports, else files of tests.\n"
     )
     for family in sorted(families, key=lambda f: (order.get(f, len(order)), f)):
         title = FAMILIES.get(family, family)
         out.append(f"\n## {title[0].upper()}{title[1:]}\n" + ("" if family == "other" else f"\n`src/ops/{family}.c`\n"))
-        out += [f"- `{n}`" for n in families[family]]
+        out += table(families[family], reached)
+    for served, title, text in (
+        (
+            "adapter",
+            "Served by the adapter",
+            "Views, storages, copies and operators whose result's shape depends on data: `adapter/`.",
+        ),
+        (
+            "decomposition",
+            "Served by PyTorch's decomposition",
+            "Recorded and run as one program each: `torch_tpu/_decompose.py`.",
+        ),
+        ("CPU", "On the CPU", "Counted and warned of; why is in [conformance.md](conformance.md)."),
+    ):
+        found = [n for n, f in reached.items() if f["served"] == served]
+        out += [f"\n## {title}\n\n{text}\n", *(table(found, reached) if found else ["None."])]
     return "\n".join(out) + "\n"
 
 
