@@ -82,7 +82,9 @@ def main(arguments):
     p.add_argument("--check", action="store_true")
     a = p.parse_args(arguments)
     out, good = {}, True
-    print(f"{'s from start':20s}{'import':>9s}{'model':>9s}{'1st step':>10s}{'compiled':>10s}{'loaded':>8s}{'compiling':>11s}{'loading':>9s}")
+    print(
+        f"{'s from start':20s}{'import':>9s}{'model':>9s}{'1st step':>10s}{'compiled':>10s}{'loaded':>8s}{'compiling':>11s}{'loading':>9s}"
+    )
     for name, mode in (("strict", {}), ("fused", {"TORCH_TPU_DEFER_AND_FUSE": "1"})):
         rows = {"cold": [], "warm": []}
         for _ in range(a.repeat):

@@ -49,7 +49,9 @@ def measure(device, repeat):
 
 
 def main(arguments):
-    p = argparse.ArgumentParser(prog="bench.py traffic", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        prog="bench.py traffic", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--json")
     p.add_argument("--repeat", type=int, default=7)
     p.add_argument("--check", action="store_true")

@@ -134,7 +134,9 @@ static const char *one(disk *d, uint64_t seed) {
     removed += access(path, F_OK) != 0;
   }
   unlink(path);
-  return good ? NULL : found ? "it gives what is not in the file, or what nobody put in" : "it does not give a whole entry";
+  return good    ? NULL
+         : found ? "it gives what is not in the file, or what nobody put in"
+                 : "it does not give a whole entry";
 }
 
 int main(int argc, char **argv) {
@@ -153,7 +155,7 @@ int main(int argc, char **argv) {
   if (!bad && mem_live() != live) printf("%s\n", bad = "memory leaks");
   disk_close(d);
   rmdir(folder);
-  printf("%ld hits (%ld of a whole entry with other data), %ld misses, %ld of them damaged and removed\n", hits, changed,
-         misses, removed);
+  printf("%ld hits (%ld of a whole entry with other data), %ld misses, %ld of them damaged and removed\n", hits,
+         changed, misses, removed);
   return bad || !hits || !misses || !removed || (cases >= 1000 && !changed);
 }

@@ -217,9 +217,7 @@ bool disk_get(disk *d, const void *key, size_t key_len, char **data, size_t *len
   header h;
   switch (read_entry(d, name, &h, &body, why)) {
     case ENTRY_NONE: return false;
-    case ENTRY_REFUSED:
-      complain(d, "refuses %s: %s", name, why);
-      return false;
+    case ENTRY_REFUSED: complain(d, "refuses %s: %s", name, why); return false;
     case ENTRY_BAD:
       complain(d, "removes a damaged entry, %s", name);
       unlinkat(d->fd, name, 0);

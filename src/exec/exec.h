@@ -104,8 +104,8 @@ typedef struct {
   hash128 name;
   atomic_int refs;
   pjrt_exec *exec;
-  bool evicted; /* no longer in the table; under ex.program_lock */
-  buf text;     /* with TORCH_TPU_CHECK_PROGRAMS */
+  bool evicted;            /* no longer in the table; under ex.program_lock */
+  buf text;                /* with TORCH_TPU_CHECK_PROGRAMS */
   _Atomic int64_t traffic; /* bytes a run reads and writes; 0: not asked for yet */
 } program;
 extern uint64_t program_hash_mask; /* for tests: the bits of a program's hash that count */

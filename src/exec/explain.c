@@ -54,7 +54,9 @@ void explain_add(tpu_explain_kind kind, int detail, int64_t calls, int64_t start
 }
 
 void explain_run(int64_t calls, int64_t bytes, int64_t start_ns, int64_t took_ns, const char *text) {
-  add((tpu_explained){.kind = TPU_EXPLAIN_RUN, .calls = calls, .start_ns = start_ns, .duration_ns = took_ns, .bytes = bytes},
+  add(
+      (tpu_explained){
+          .kind = TPU_EXPLAIN_RUN, .calls = calls, .start_ns = start_ns, .duration_ns = took_ns, .bytes = bytes},
       text);
 }
 

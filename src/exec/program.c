@@ -44,7 +44,10 @@ static program *find_locked(hash128 name, const buf *text) { /* under ex.program
     program *p = (program *)t;
     if (t->hash != name.lo || p->name.hi != name.hi || p->name.lo != name.lo) continue;
     if (p->text.len && (p->text.len != text->len || memcmp(p->text.data, text->data, text->len) != 0)) {
-      if (!told) log_line(LOG_WARN, "two different programs have the same 128-bit hash; please report it, with both texts (TORCH_TPU_DUMP)");
+      if (!told)
+        log_line(
+            LOG_WARN,
+            "two different programs have the same 128-bit hash; please report it, with both texts (TORCH_TPU_DUMP)");
       told = true;
       continue;
     }

@@ -403,38 +403,38 @@ typedef struct {
 /* ---- the calls -------------------------------------------------------------------------------------------------- */
 
 /* X(slot, name, last field of its args, 1 if we cannot do without it) */
-#define PJRT_CALLS(X)                                                \
-  X(2, PJRT_Error_GetCode, code, 1)                                  \
-  X(3, PJRT_Plugin_Initialize, ext, 1)                               \
-  X(4, PJRT_Plugin_Attributes, num_attributes, 0)                    \
-  X(5, PJRT_Event_Destroy, event, 1)                                 \
-  X(6, PJRT_Event_IsReady, is_ready, 1)                              \
-  X(8, PJRT_Event_Await, event, 1)                                   \
-  X(9, PJRT_Event_OnReady, user_arg, 1)                              \
-  X(10, PJRT_Client_Create, kv_try_get_user_arg, 1)                  \
-  X(11, PJRT_Client_Destroy, client, 1)                              \
-  X(12, PJRT_Client_PlatformName, platform_name_size, 1)             \
-  X(14, PJRT_Client_PlatformVersion, platform_version_size, 0)       \
-  X(16, PJRT_Client_AddressableDevices, num_addressable_devices, 1)  \
-  X(20, PJRT_Client_Compile, executable, 1)                          \
-  X(22, PJRT_Client_BufferFromHostBuffer, buffer, 1)                 \
-  X(26, PJRT_DeviceDescription_Kind, device_kind_size, 0)            \
-  X(29, PJRT_Device_GetDescription, device_description, 0)           \
-  X(34, PJRT_Device_MemoryStats, peak_allocated_bytes_is_set, 0)     \
-  X(40, PJRT_Executable_Destroy, executable, 1)                      \
-  X(44, PJRT_Executable_NumOutputs, num_outputs, 1)                  \
-  X(46, PJRT_Executable_GetCostAnalysis, properties, 0)              \
-  X(49, PJRT_Executable_Serialize, serialized_executable_deleter, 0) \
-  X(50, PJRT_LoadedExecutable_Destroy, executable, 1)                \
-  X(51, PJRT_LoadedExecutable_GetExecutable, executable, 1)          \
-  X(55, PJRT_LoadedExecutable_Execute, execute_device, 1)            \
-  X(56, PJRT_Executable_DeserializeAndLoad, load_options, 0)         \
-  X(58, PJRT_Buffer_Destroy, buffer, 1)                              \
-  X(60, PJRT_Buffer_Dimensions, num_dims, 1)                         \
-  X(64, PJRT_Buffer_OnDeviceSizeInBytes, on_device_size_in_bytes, 0) \
-  X(69, PJRT_Buffer_CopyToDevice, dst_buffer, 0)                     \
-  X(70, PJRT_Buffer_ToHostBuffer, event, 1)                          \
-  X(72, PJRT_Buffer_ReadyEvent, event, 1)                            \
+#define PJRT_CALLS(X)                                                    \
+  X(2, PJRT_Error_GetCode, code, 1)                                      \
+  X(3, PJRT_Plugin_Initialize, ext, 1)                                   \
+  X(4, PJRT_Plugin_Attributes, num_attributes, 0)                        \
+  X(5, PJRT_Event_Destroy, event, 1)                                     \
+  X(6, PJRT_Event_IsReady, is_ready, 1)                                  \
+  X(8, PJRT_Event_Await, event, 1)                                       \
+  X(9, PJRT_Event_OnReady, user_arg, 1)                                  \
+  X(10, PJRT_Client_Create, kv_try_get_user_arg, 1)                      \
+  X(11, PJRT_Client_Destroy, client, 1)                                  \
+  X(12, PJRT_Client_PlatformName, platform_name_size, 1)                 \
+  X(14, PJRT_Client_PlatformVersion, platform_version_size, 0)           \
+  X(16, PJRT_Client_AddressableDevices, num_addressable_devices, 1)      \
+  X(20, PJRT_Client_Compile, executable, 1)                              \
+  X(22, PJRT_Client_BufferFromHostBuffer, buffer, 1)                     \
+  X(26, PJRT_DeviceDescription_Kind, device_kind_size, 0)                \
+  X(29, PJRT_Device_GetDescription, device_description, 0)               \
+  X(34, PJRT_Device_MemoryStats, peak_allocated_bytes_is_set, 0)         \
+  X(40, PJRT_Executable_Destroy, executable, 1)                          \
+  X(44, PJRT_Executable_NumOutputs, num_outputs, 1)                      \
+  X(46, PJRT_Executable_GetCostAnalysis, properties, 0)                  \
+  X(49, PJRT_Executable_Serialize, serialized_executable_deleter, 0)     \
+  X(50, PJRT_LoadedExecutable_Destroy, executable, 1)                    \
+  X(51, PJRT_LoadedExecutable_GetExecutable, executable, 1)              \
+  X(55, PJRT_LoadedExecutable_Execute, execute_device, 1)                \
+  X(56, PJRT_Executable_DeserializeAndLoad, load_options, 0)             \
+  X(58, PJRT_Buffer_Destroy, buffer, 1)                                  \
+  X(60, PJRT_Buffer_Dimensions, num_dims, 1)                             \
+  X(64, PJRT_Buffer_OnDeviceSizeInBytes, on_device_size_in_bytes, 0)     \
+  X(69, PJRT_Buffer_CopyToDevice, dst_buffer, 0)                         \
+  X(70, PJRT_Buffer_ToHostBuffer, event, 1)                              \
+  X(72, PJRT_Buffer_ReadyEvent, event, 1)                                \
   X(76, PJRT_Buffer_OpaqueDeviceMemoryDataPointer, device_memory_ptr, 0) \
   X(96, PJRT_Executable_GetCompiledMemoryStats, peak_unpadded_heap_bytes, 0)
 

@@ -262,7 +262,8 @@ TEST(what_others_could_have_put_there_is_refused) {
 /* Each refusal is one line that says what is wrong with which file. */
 TEST(a_refusal_says_why) {
   static const char *const why[] = {"somebody else can write it (mode 0622)", "it is a symbolic link",
-                                    "it is no plain file", "it is no plain file", "somebody else owns it (user 12345; you are 0)"};
+                                    "it is no plain file", "it is no plain file",
+                                    "somebody else owns it (user 12345; you are 0)"};
   for (int i = 0; i < (geteuid() ? 4 : 5); i++) {
     char path[512], other[512];
     int lines;

@@ -1,4 +1,5 @@
-/* Programs: one a text, whatever their hashes; and what a folder may hold under a program's name. On the fake plugin. */
+/* Programs: one a text, whatever their hashes; and what a folder may hold under a program's name. On the fake plugin.
+ */
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -162,7 +163,8 @@ TEST(the_key_holds_the_whole_text_and_no_version_of_ours) {
   text_of(3, &text);
   if (!CHECK(n > text.len && !memcmp(key + n - text.len, text.data, text.len))) return;
   key[n - text.len] = 0;
-  static const char *const lines[] = {"torch_tpu program 1\n", "platform ", "version ", "pjrt ", "plugin ", "devices ", "options "};
+  static const char *const lines[] = {
+      "torch_tpu program 1\n", "platform ", "version ", "pjrt ", "plugin ", "devices ", "options "};
   const char *at = key;
   for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
     CHECK(!strncmp(at, lines[i], strlen(lines[i])));
@@ -185,7 +187,8 @@ TEST(an_executable_that_the_plugin_does_not_take_is_made_again) {
   }
 }
 
-/* Another plugin version, kind of device, number of devices, or set of flags is another key, even if somebody renames the file. */
+/* Another plugin version, kind of device, number of devices, or set of flags is another key, even if somebody renames
+ * the file. */
 TEST(an_entry_of_another_world_is_not_taken) {
   char key[4096], other[4096];
   use(folder, "0");
