@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,6 +45,7 @@ struct disk {
   bool trust;
   pthread_mutex_t lock;
   atomic_uint serial;
+  uint64_t token; /* of this process on this host: hosts that share a folder give out the same process numbers */
   atomic_bool complained;
 };
 
@@ -103,6 +105,11 @@ tpu_err *disk_open(const char *path, int64_t limit, bool trust, disk **out) {
   d->total = -1;
   d->trust = trust;
   pthread_mutex_init(&d->lock, NULL);
+  if (getrandom(&d->token, sizeof d->token, GRND_NONBLOCK) != sizeof d->token) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    d->token = hash128_of(&now, sizeof now).lo;
+  }
   struct stat st;
   char why[WHY_LEN];
   tpu_err *e = NULL;
@@ -259,12 +266,9 @@ bool disk_put(disk *d, const void *key, size_t key_len, const void *data, size_t
   memcpy(body + key_len, data, len);
   h.sum = sum_of(&h, body, key_len + len);
   name_of(key, key_len, ".tpux", name);
-  snprintf(tmp, sizeof tmp, "tmp.%ld.%u", (long)getpid(), atomic_fetch_add(&d->serial, 1));
+  snprintf(tmp, sizeof tmp, "tmp.%016llx.%ld.%u", (unsigned long long)d->token, (long)getpid(),
+           atomic_fetch_add(&d->serial, 1));
   int fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, file_mode(d));
-  if (fd < 0 && errno == EEXIST) { /* of a process with our number that was killed */
-    unlinkat(d->fd, tmp, 0);
-    fd = openat(d->fd, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, file_mode(d));
-  }
   /* No fsync: an entry that a power cut left half written fails its checksum. */
   bool ok = fd >= 0 && write_all(fd, &h, sizeof h) && write_all(fd, body, key_len + len);
   int err = errno;

@@ -513,6 +513,54 @@ TEST(several_writers_keep_one_limit) {
   for (int i = 0; i < WRITERS; i++) disk_close(d[i]);
 }
 
+static void write_as_a_host(int host) {
+  char k[32], body[3000];
+  pid_t inner;
+  int status = -1;
+  if (unshare(CLONE_NEWPID)) _exit(77);
+  if (!(inner = fork())) { /* process number 1 */
+    CHECK_INT(getpid(), 1);
+    for (int i = 0; i < 600; i++) {
+      disk *d = open_folder(0); /* as if each were the first that it writes */
+      snprintf(k, sizeof k, "key %d of %d", i, host);
+      memset(body, i, sizeof body);
+      CHECK(disk_put(d, k, strlen(k), body, sizeof body));
+      CHECK(gives(d, k, body, sizeof body));
+      disk_drop(d, k, strlen(k));
+      disk_close(d);
+    }
+    fflush(stdout);
+    _exit(t_failed_checks ? 1 : 0);
+  }
+  CHECK(waitpid(inner, &status, 0) == inner && status == 0);
+}
+
+/* As containers on several hosts do, in which each rank has the same process number. */
+TEST(processes_of_one_number_share_a_folder) {
+  char kept[256], mine[] = "/tmp/torch_tpu_host.XXXXXX";
+  pid_t child[2];
+  bool skip = false;
+  strcpy(kept, folder);
+  if (!CHECK(mkdtemp(mine))) return;
+  strcpy(folder, mine);
+  fflush(stdout);
+  for (int i = 0; i < 2; i++)
+    if (!(child[i] = fork())) {
+      write_as_a_host(i);
+      fflush(stdout);
+      _exit(t_failed_checks ? 1 : 0);
+    }
+  for (int i = 0, status; i < 2; i++) {
+    CHECK(waitpid(child[i], &status, 0) == child[i]);
+    skip |= WIFEXITED(status) && WEXITSTATUS(status) == 77;
+    CHECK(skip || status == 0);
+  }
+  CHECK_INT(files("", NULL), 0);
+  strcpy(folder, kept);
+  rmdir(mine);
+  if (skip) SKIP("no process numbers of one's own can be had here");
+}
+
 static void prune_only(void) {
   disk *d = open_folder(0);
   for (int i = 0; i < 300; i++) disk_prune(d, i % 3 * 1000);

@@ -401,3 +401,27 @@ def test_debug_errors_name_the_call():
             x + torch.ones(5, device=DEVICE)
         with pytest.raises(IndexError, match=r"(?s)out of .*called at .*test_modes.py:\d+"):
             x[torch.tensor([7], device=DEVICE)]
+
+
+def test_traffic_of_a_chain_is_the_least_there_is():
+    """Twelve operators on n bytes: one program that reads n and writes n, where Strict moves twelve times that."""
+    x = torch.linspace(-1, 1, 1 << 16).to(DEVICE)
+    least = 2 * 4 * x.numel()
+
+    def moved(mode):
+        with torch.tpu.set_eager_mode(mode):
+            for _ in range(3):  # the last time as it is from then on
+                with torch.tpu.explain(quiet=True, traffic=True) as e:
+                    z = x
+                    for _ in range(3):
+                        z = (z * 1.01 + 0.5).tanh().abs()
+                    torch.tpu.synchronize()
+        assert "bytes read and written" in str(e)
+        return e.traffic
+
+    numbers = 64 * 12  # the Python numbers are read too
+    assert least <= moved(torch.tpu.EagerMode.FUSED) <= least + numbers
+    assert 12 * least <= moved(torch.tpu.EagerMode.STRICT) <= 12 * least + numbers
+    with torch.tpu.explain(quiet=True) as e:
+        (x + 1).cpu()
+    assert e.traffic is None and "bytes" not in str(e)
