@@ -315,6 +315,7 @@ TPU_MUST tpu_err *call_debug_wait(const call_entry *e, dbuf *const *take_outs);
 /* The thread's recording, NULL when calls run one by one. */
 trace *trace_current(void);
 ir_graph *trace_graph(trace *t);
+bool trace_for_tpu(const trace *t); /* rows build for a TPU, not for the plugin in use */
 /* The recording's parameter for a value; one a dbuf. */
 val trace_param(trace *t, dbuf *d, tpu_dtype dtype, int ndim, const int64_t *dims);
 TPU_MUST tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs);

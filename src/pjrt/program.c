@@ -51,12 +51,12 @@ static void executable_drop(pjrt_client *c, PJRT_Executable *x) {
   PJRT_DROP(c->api, PJRT_Executable_Destroy, &a);
 }
 
-static tpu_err *serialize(pjrt_client *c, PJRT_Executable *x, char **out, size_t *out_len) {
+tpu_err *door_serialize(pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len) {
   PJRT_Executable_Serialize_Args a = {.executable = x};
-  TPU_TRY(PJRT_CALL(c->api, PJRT_Executable_Serialize, &a));
+  TPU_TRY(PJRT_CALL(api, PJRT_Executable_Serialize, &a));
   tpu_err *e = NULL;
   if (!a.serialized_bytes || !a.serialized_bytes_size) {
-    e = door_no_result(c->api, "PJRT_Executable_Serialize");
+    e = door_no_result(api, "PJRT_Executable_Serialize");
   } else if (!(*out = mem_alloc(a.serialized_bytes_size))) {
     e = err_nomem();
   } else {
@@ -73,7 +73,7 @@ tpu_err *pjrt_exec_serialize(pjrt_client *c, pjrt_exec *e, char **out, size_t *o
   *out_len = 0;
   PJRT_Executable *x;
   TPU_TRY(get_executable(c, e, &x));
-  tpu_err *err = serialize(c, x, out, out_len);
+  tpu_err *err = door_serialize(c->api, x, out, out_len);
   executable_drop(c, x);
   return err;
 }

@@ -18,7 +18,7 @@ enum { SLOTS = 138, MAX_DEVICES = 64 };
 
 /* ---- what is counted ------------------------------------------------------------------------------------------- */
 
-#define COUNTED(X) X(client) X(buffer) X(event) X(exec) X(executable) X(serialized) X(error)
+#define COUNTED(X) X(client) X(buffer) X(event) X(exec) X(executable) X(serialized) X(topology) X(error)
 #define COUNTERS(X) X(calls) X(compile) X(execute) X(from_host) X(to_host) X(copy) X(load)
 
 static struct {
@@ -62,6 +62,10 @@ struct PJRT_Client {
   size_t ndevices;
   PJRT_Device devices[MAX_DEVICES];
   PJRT_Device *list[MAX_DEVICES];
+};
+
+struct PJRT_TopologyDescription {
+  PJRT_DeviceDescription device, *list[4];
 };
 
 typedef struct waiter {
@@ -442,21 +446,118 @@ CALL(PJRT_Device_MemoryStats) {
   return NULL;
 }
 
-CALL(PJRT_Client_Compile) {
-  ENTER(PJRT_Client_Compile);
+/* Topologies: "fake:2x2" has 4 devices; other names are refused. */
+CALL(PJRT_TopologyDescription_Create) {
+  ENTER(PJRT_TopologyDescription_Create);
+  static const char known[] = "fake:2x2";
+  if (a->topology_name_size != sizeof known - 1 || memcmp(a->topology_name, known, sizeof known - 1) != 0)
+    return error_new(PJRT_CODE_INVALID_ARGUMENT, "fake: unknown topology %.*s", (int)a->topology_name_size,
+                     a->topology_name);
+  a->topology = calloc(1, sizeof *a->topology);
+  if (!a->topology) abort();
+  a->topology->device.kind = "fake chip";
+  for (int i = 0; i < 4; i++) a->topology->list[i] = &a->topology->device;
+  alive.topology++;
+  return NULL;
+}
+
+CALL(PJRT_TopologyDescription_Destroy) {
+  CHECK_SIZE(PJRT_TopologyDescription_Destroy);
+  free(a->topology);
+  alive.topology--;
+  return NULL;
+}
+
+CALL(PJRT_TopologyDescription_PlatformName) {
+  ENTER(PJRT_TopologyDescription_PlatformName);
+  a->platform_name = set.platform;
+  a->platform_name_size = strlen(set.platform);
+  return NULL;
+}
+
+CALL(PJRT_TopologyDescription_PlatformVersion) {
+  ENTER(PJRT_TopologyDescription_PlatformVersion);
+  a->platform_version = "fake 1";
+  a->platform_version_size = 6;
+  return NULL;
+}
+
+CALL(PJRT_TopologyDescription_GetDeviceDescriptions) {
+  ENTER(PJRT_TopologyDescription_GetDeviceDescriptions);
+  a->descriptions = a->topology->list;
+  a->num_descriptions = 4;
+  return NULL;
+}
+
+static PJRT_Error *compile(const PJRT_Program *p, size_t options, program **out) {
   counts.compile++;
-  const PJRT_Program *p = a->program;
   if (p->struct_size < PJRT_END_OF(PJRT_Program, format_size)) return bad_size("PJRT_Program", p->struct_size, 48);
   if (p->format_size != 4 || memcmp(p->format, "mlir", 4) != 0)
     return error_new(PJRT_CODE_INVALID_ARGUMENT, "fake: the program format is not mlir");
-  if (!a->compile_options_size) return error_new(PJRT_CODE_INVALID_ARGUMENT, "fake: no compile options");
+  if (!options) return error_new(PJRT_CODE_INVALID_ARGUMENT, "fake: no compile options");
+  return program_new(p->code, p->code_size, out);
+}
+
+CALL(PJRT_Client_Compile) {
+  ENTER(PJRT_Client_Compile);
   program *made;
-  PJRT_Error *e = program_new(p->code, p->code_size, &made);
+  PJRT_Error *e = compile(a->program, a->compile_options_size, &made);
   if (e) return e;
   a->executable = calloc(1, sizeof *a->executable);
   if (!a->executable) abort();
   a->executable->p = made;
   alive.exec++;
+  return NULL;
+}
+
+CALL(PJRT_Compile) {
+  ENTER(PJRT_Compile);
+  program *made;
+  PJRT_Error *e = compile(a->program, a->compile_options_size, &made);
+  if (e) return e;
+  a->executable = calloc(1, sizeof *a->executable);
+  if (!a->executable) abort();
+  a->executable->p = made;
+  alive.executable++;
+  return NULL;
+}
+
+CALL(PJRT_Executable_GetCompiledMemoryStats) {
+  ENTER(PJRT_Executable_GetCompiledMemoryStats);
+  const fake_signature *sig = &a->executable->p->sig;
+  for (size_t i = 0; i < sig->nargs; i++) a->argument_size_in_bytes += (int64_t)sig->args[i].bytes;
+  for (size_t i = 0; i < sig->nresults; i++) a->output_size_in_bytes += (int64_t)sig->results[i].bytes;
+  a->temp_size_in_bytes = 64;
+  a->peak_memory_in_bytes = a->argument_size_in_bytes + a->output_size_in_bytes + 64;
+  return NULL;
+}
+
+CALL(PJRT_Executable_GetCostAnalysis) {
+  ENTER(PJRT_Executable_GetCostAnalysis);
+  static const PJRT_NamedValue values[] = {{.struct_size = sizeof values[0],
+                                            .name = "flopsXX", /* no NUL after it */
+                                            .name_size = 5,
+                                            .type = PJRT_VALUE_FLOAT,
+                                            .u.float_value = 12,
+                                            .value_size = 1},
+                                           {.struct_size = sizeof values[0],
+                                            .name = "text",
+                                            .name_size = 4,
+                                            .type = PJRT_VALUE_STRING,
+                                            .u.string_value = "no figure",
+                                            .value_size = 9}};
+  a->properties = values;
+  a->num_properties = 2;
+  return NULL;
+}
+
+CALL(PJRT_Executable_OptimizedProgram) {
+  ENTER(PJRT_Executable_OptimizedProgram);
+  const program *p = a->executable->p;
+  if (a->program->code) memcpy((char *)(uintptr_t)a->program->code, p->text, p->len);
+  a->program->code_size = p->len;
+  a->program->format = "mlir";
+  a->program->format_size = 4;
   return NULL;
 }
 
