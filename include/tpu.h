@@ -346,7 +346,8 @@ TPU_API TPU_MUST tpu_err *tpu_topology_get(const char *plugin, const char *name,
 TPU_API void tpu_topology_describe(const tpu_topology *t, tpu_topology_info *out);
 
 typedef struct tpu_aot tpu_aot; /* a compiled program; used by one thread at a time */
-/* Compiles StableHLO text for one device of the topology. options: a serialized CompileOptionsProto, NULL: ours.
+/* Compiles StableHLO text for one device of the topology. options: a serialized CompileOptionsProto, NULL: those of
+ * programs that run on a TPU.
  * Blocks. Any number of threads may compile at once. */
 TPU_API TPU_MUST tpu_err *tpu_aot_compile(tpu_topology *t, const char *text, size_t len, const char *options,
                                           size_t options_len, tpu_aot **out);
@@ -360,6 +361,21 @@ TPU_API TPU_MUST tpu_err *tpu_aot_cost(tpu_aot *a, tpu_aot_cost_fn fn, void *ctx
 TPU_API TPU_MUST tpu_err *tpu_aot_program(tpu_aot *a, const char **bytes, size_t *n, const char **format);
 TPU_API TPU_MUST tpu_err *tpu_aot_serialize(tpu_aot *a, const char **bytes, size_t *n);
 TPU_API void tpu_aot_release(tpu_aot *a);
+/* Writes the executable, which was compiled from this text with options NULL, to an executable cache folder, under the
+ * name by which a process with this plugin on such devices looks for it. */
+TPU_API TPU_MUST tpu_err *tpu_aot_keep(tpu_aot *a, const char *text, size_t len, const char *folder);
+
+/* From now on the text of each program, and how often it runs, is kept. */
+TPU_API void tpu_watch_begin(void);
+typedef struct {
+  const char *text; /* StableHLO; all lent for the process */
+  size_t len;
+  const char *op, *where; /* what it was first made for: operators, and file:line or "" */
+  int64_t runs;
+} tpu_watched;
+typedef void (*tpu_watch_fn)(void *ctx, const tpu_watched *w);
+/* Calls fn for each program, from number `from` on, in order of their first use. */
+TPU_API void tpu_watch_each(int from, tpu_watch_fn fn, void *ctx);
 
 /* host (dense, row-major, C-contiguous) -> tensor, and back. The write returns when host may be reused; the read
  * blocks until the value is there and raises an error that an earlier asynchronous call left. nbytes of host =

@@ -71,6 +71,10 @@ class AotMemoryStats(Structure):
     _fields_ = [(name, c_int64) for name in "arguments outputs aliased temporaries code peak".split()]
 
 
+class Watched(Structure):
+    _fields_ = [("text", c_void_p), ("len", c_size_t), ("op", c_char_p), ("where", c_char_p), ("runs", c_int64)]
+
+
 AotCost = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_double)
 Where = ctypes.CFUNCTYPE(None, POINTER(ctypes.c_char), ctypes.c_size_t)
 CacheEntry = ctypes.CFUNCTYPE(c_bool, c_void_p, c_char_p, c_int64, c_int64, c_bool)
@@ -116,6 +120,9 @@ _FUNCTIONS = {
     "tpu_aot_program": ("error", c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(c_char_p)),
     "tpu_aot_serialize": ("error", c_void_p, POINTER(c_void_p), POINTER(c_size_t)),
     "tpu_aot_release": (None, c_void_p),
+    "tpu_aot_keep": ("error", c_void_p, c_char_p, c_size_t, c_char_p),
+    "tpu_watch_begin": (None,),
+    "tpu_watch_each": (None, c_int, c_void_p, c_void_p),
     "tpu_err_get_kind": (c_int, c_void_p),
     "tpu_err_message": (c_char_p, c_void_p),
     "tpu_err_free": (None, c_void_p),

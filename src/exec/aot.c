@@ -116,6 +116,20 @@ tpu_err *tpu_aot_serialize(tpu_aot *a, const char **bytes, size_t *n) {
   return e;
 }
 
+tpu_err *tpu_aot_keep(tpu_aot *a, const char *text, size_t len, const char *folder) {
+  const char *bytes;
+  size_t n;
+  const tpu_topology *t = a->topology;
+  const tpu_plugin_info plugin = {.path = t->plugin,
+                                  .platform = t->info.platform,
+                                  .platform_version = t->info.platform_version,
+                                  .pjrt_major = t->info.pjrt_major,
+                                  .pjrt_minor = t->info.pjrt_minor,
+                                  .device_count = t->info.device_count};
+  TPU_TRY(tpu_aot_serialize(a, &bytes, &n));
+  return cache_keep(folder, &plugin, t->info.kind, text, len, bytes, n);
+}
+
 void tpu_aot_release(tpu_aot *a) {
   if (!a) return;
   pjrt_aot_free(a->topology->t, a->x);

@@ -420,7 +420,7 @@ static tpu_err *builder_init(builder *b, tpu_call *c, call_state *cs, trace *t) 
   b->t = t;
   b->g = t ? trace_graph(t) : ir_new();
   if (!b->g) return err_nomem();
-  if (ex.is_cpu && !(t && trace_for_tpu(t))) ir_set_cpu(b->g);
+  if (ex.cpu_rows && !(t && trace_for_tpu(t))) ir_set_cpu(b->g);
   arena *a = ir_arena(b->g);
   size_t ns = (size_t)cs->nstores + 1, nt = (size_t)cs->ntensors + 1;
   b->store_val = arena_alloc(a, ns * sizeof(val)); /* one more: the generator's state */

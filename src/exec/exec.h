@@ -99,12 +99,14 @@ bool store_natural_dims(const tpu_tensor *t, size_t nbytes, int64_t *dims);
 
 /* ---- programs -------------------------------------------------------------------------------------------------- */
 
+typedef struct watched watched; /* watch.c */
 typedef struct {
   tnode node;
   hash128 name;
   atomic_int refs;
   pjrt_exec *exec;
-  bool evicted; /* no longer in the table; under ex.program_lock */
+  watched *watched; /* NULL: not watched */
+  bool evicted;     /* no longer in the table; under ex.program_lock */
 } program;
 
 /* The program of a graph, or of its text: from memory, from disk, else compiled. Blocks while compiling; takes
@@ -119,6 +121,10 @@ void program_release(program *p);
 void program_trim_locked(tnode **programs, tnode **entries);
 void program_dropped(tnode *programs, tnode *entries);
 
+/* NULL when nobody watches. mine: on the thread that asked for the program, whose line is known. */
+watched *watch_program(const buf *text, hash128 name, const char *op, bool mine);
+void watch_run(watched *w);
+
 /* The executable cache on disk (cache.c): the user's folder, then a shared one. */
 typedef struct {
   buf key;
@@ -129,6 +135,10 @@ typedef struct {
 pjrt_exec *cache_find(const buf *text, const char *op_name, cache_ticket *t);
 void cache_done(cache_ticket *t, pjrt_exec *compiled);
 void cache_close(void);
+/* Puts an executable into a folder under the name by which a process with this plugin, on devices of this kind, looks
+ * for the program of this text. */
+TPU_MUST tpu_err *cache_keep(const char *folder, const tpu_plugin_info *plugin, const char *kind, const char *text,
+                             size_t len, const char *bytes, size_t n);
 
 /* ---- numbers --------------------------------------------------------------------------------------------------- */
 
@@ -163,7 +173,8 @@ typedef struct {
   pthread_mutex_t lock;
   pjrt_client *client;
   int ndevices;
-  bool is_cpu; /* the plugin is XLA's CPU backend */
+  bool is_cpu;   /* the plugin is XLA's CPU backend */
+  bool cpu_rows; /* rows build what suits it; not so while programs are also compiled for a TPU */
   atomic_int mode, precision, default_dtype, compile_policy, debug_nan;
   atomic_bool forked;
   tpu_store *stores;          /* all live ones */
@@ -348,6 +359,7 @@ void defer_forget_locked(void); /* gives its memory back; nothing may wait */
 void queue_run(call_entry *e, int device, dbuf **take_bufs);
 /* Calls fn(arg) on the queue's thread, or now, when all that was enqueued before was given to the plugin. */
 void queue_mark(void (*fn)(void *arg), void *arg);
+bool queue_is_here(void); /* on the queue's own thread */
 /* Waits until the queue is empty. */
 void queue_drain(void);
 #endif

@@ -111,6 +111,7 @@ static void run(call_entry *e, int device, dbuf **bufs) {
     if (err && no) err = err_wrap(err, "%s", bufs[np]->op);
   }
   int64_t took = clock_ns() - start;
+  if (!err && prog->watched) watch_run(prog->watched);
   if (!err) explain_add(TPU_EXPLAIN_RUN, 0, e->calls ? e->calls : 1, start, no ? bufs[np]->op : "");
   if (log_on(LOG_DEBUG))
     log_line(LOG_DEBUG, "%s: given to the plugin in %.1f us", no ? bufs[np]->op : "?", (double)took * 1e-3);
@@ -122,8 +123,12 @@ static void run(call_entry *e, int device, dbuf **bufs) {
   entry_release(e);
 }
 
+static __thread bool here;
+bool queue_is_here(void) { return here; }
+
 static void *serve(void *unused) {
   (void)unused;
+  here = true;
   for (;;) {
     size_t t = atomic_load_explicit(&tail, memory_order_relaxed);
     if (atomic_load_explicit(&head, memory_order_acquire) != t) {

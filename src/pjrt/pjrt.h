@@ -55,6 +55,7 @@ TPU_MUST tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, con
                                pjrt_exec **out);
 /* The options that pjrt_compile takes when it is given none. */
 const char *pjrt_default_options(pjrt_client *c, size_t *len);
+const char *pjrt_portable_options(size_t *len); /* the same for any plugin but XLA's CPU backend */
 TPU_MUST tpu_err *pjrt_exec_serialize(pjrt_client *c, pjrt_exec *e, char **out, size_t *out_len); /* mem_free(*out) */
 TPU_MUST tpu_err *pjrt_exec_load(pjrt_client *c, const char *bytes, size_t len, pjrt_exec **out);
 TPU_MUST tpu_err *pjrt_exec_num_outputs(pjrt_client *c, pjrt_exec *e, size_t *out);
@@ -76,7 +77,8 @@ const char *pjrt_topology_platform_version(const pjrt_topology *t);
 const char *pjrt_topology_kind(const pjrt_topology *t); /* of its first device, "TPU v5 lite" */
 int pjrt_topology_device_count(const pjrt_topology *t);
 
-/* text: StableHLO. options: a serialized CompileOptionsProto, or NULL for one replica on one device. Blocks. */
+/* text: StableHLO. options: a serialized CompileOptionsProto, or NULL for those that a client on such devices
+ * would take. Blocks. */
 TPU_MUST tpu_err *pjrt_topology_compile(pjrt_topology *t, const char *text, size_t len, const char *options,
                                         size_t options_len, pjrt_aot **out);
 /* Bytes on one device. */

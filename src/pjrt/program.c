@@ -14,6 +14,11 @@ static const char cpu_options[] =
     "xla_cpu_enable_fast_min_max"
     "\x12\x02\x10\x00";
 
+const char *pjrt_portable_options(size_t *len) {
+  *len = sizeof portable_options - 1;
+  return portable_options;
+}
+
 const char *pjrt_default_options(pjrt_client *c, size_t *len) {
   bool cpu = !strcmp(pjrt_platform(c), "cpu");
   *len = cpu ? sizeof cpu_options - 1 : sizeof portable_options - 1;

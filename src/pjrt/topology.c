@@ -12,9 +12,6 @@ struct pjrt_topology {
   int device_count;
 };
 
-/* CompileOptionsProto { executable_build_options (3) { num_replicas (4): 1, num_partitions (5): 1 } } */
-static const char one_device[] = "\x1a\x04\x20\x01\x28\x01";
-
 static tpu_err *create(pjrt_topology *t, const char *name) {
   PJRT_TopologyDescription_Create_Args a = {.topology_name = name, .topology_name_size = strlen(name)};
   TPU_TRY(PJRT_CALL(t->api, PJRT_TopologyDescription_Create, &a));
@@ -79,10 +76,7 @@ int pjrt_topology_device_count(const pjrt_topology *t) { return t->device_count;
 tpu_err *pjrt_topology_compile(pjrt_topology *t, const char *text, size_t len, const char *options, size_t options_len,
                                pjrt_aot **out) {
   *out = NULL;
-  if (!options) {
-    options = one_device;
-    options_len = sizeof one_device - 1;
-  }
+  if (!options) options = pjrt_portable_options(&options_len);
   PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size),
                     .code = text,
                     .code_size = len,

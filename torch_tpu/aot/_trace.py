@@ -3,6 +3,7 @@ while the core captures what they would do. Parameters, buffers, gradients and o
 what the function writes to them becomes outputs."""
 
 import contextlib
+import functools
 import gc
 import types
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def _holders(fn, args, extra):
             for n, v in (x.__kwdefaults__ or {}).items():
                 visit(v, n, depth + 1)
             visit(getattr(x, "__wrapped__", None), name, depth + 1)
-        elif hasattr(x, "func") and hasattr(x, "keywords") and hasattr(x, "args"):  # functools.partial
+        elif isinstance(x, functools.partial):
             seen.add(id(x))
             for v in (x.func, *x.args, *x.keywords.values()):
                 visit(v, name, depth + 1)
@@ -252,7 +253,7 @@ class _Run:
         ops = torch.ops.torch_tpu
         ops.capture_begin(torch.device("tpu", torch.tpu.current_device()), True)
         try:
-            for t, g in self.state.grads:
+            for t, _ in self.state.grads:
                 t.grad = None
             for t, _, _ in self.state.items:
                 other = _stand_in(t)

@@ -25,12 +25,13 @@ class Chip:
 
 
 _DOCS = "https://docs.cloud.google.com/tpu/docs/"
-_CLOCK = (
-    "clock: the one at which the peak follows from the matrix units (peak / (units * rows * columns * 2)): {} of {}x{} a device"
-)
+# No clock is published. It is taken as peak / operations a cycle, where operations a cycle is the power of two next above what
+# libtpu's own estimated_cycles give for a bfloat16 product of 8192 x 8192 x 8192 (v5e 115,044, v5p 236,349, v6e 369,231, tpu7x
+# 422,142 a device).
+_CLOCK = "clock: peak / {} operations a cycle (inferred from libtpu 0.0.52's cycles for a large product)"
 
 
-def _chip(name, bf16, int8, bandwidth, hbm_limit, hbm, ici, units, side, page, fp8=None):
+def _chip(name, bf16, int8, bandwidth, hbm_limit, hbm, ici, per_cycle, page, fp8=None):
     flops = {"bfloat16": bf16, "float16": bf16, "float32": bf16, "int8": int8, "uint8": int8}
     for d in ("float8_e5m2", "float8_e4m3fn"):
         flops[d] = fp8 or bf16
@@ -41,38 +42,26 @@ def _chip(name, bf16, int8, bandwidth, hbm_limit, hbm, ici, units, side, page, f
         hbm_limit,
         hbm,
         ici,
-        bf16 / (units * side * side * 2),
+        bf16 / per_cycle,
         (
             f"peak operations, HBM size and bandwidth, inter-chip bandwidth: {_DOCS}{page}",
-            "hbm_bytes: the limit in libtpu 0.0.52's out-of-memory errors",
-            _CLOCK.format(units, side, side),
+            "hbm_bytes: the limit that libtpu's compiler was seen to work with",
+            _CLOCK.format(per_cycle),
         ),
     )
 
 
 GIB = 1 << 30
 
-# name, bfloat16 peak, int8 peak, HBM bytes a second, usable bytes, published bytes, ICI bytes a second, matrix units
+# name, bfloat16 peak, int8 peak, HBM bytes a second, usable bytes, published bytes, ICI bytes a second, operations a cycle
 CHIPS = {
     c.name: c
     for c in (
-        _chip("v5e", 197e12, 393e12, 819e9, int(15.75 * GIB), 16e9, 400e9, 4, 128, "v5e"),
-        _chip("v5p", 459e12, 918e12, 2765e9, int(95.74 * GIB), 95 * GIB, 1200e9, 8, 128, "v5p"),
-        _chip("v6e", 918e12, 1836e12, 1638e9, int(31.25 * GIB), 32e9, 800e9, 2, 256, "v6e"),
-        # Two devices a chip, each with half of it.
-        _chip(
-            "tpu7x",
-            2307e12 / 2,
-            2307e12 / 2,
-            7380e9 / 2,
-            int(94.75 * GIB),
-            96 * GIB,
-            1200e9 / 2,
-            2,
-            256,
-            "tpu7x",
-            fp8=4614e12 / 2,
-        ),
+        _chip("v5e", 197e12, 393e12, 819e9, int(15.75 * GIB), 16e9, 400e9, 1 << 17, "v5e"),
+        _chip("v5p", 459e12, 918e12, 2765e9, int(95.74 * GIB), 95 * GIB, 1200e9, 1 << 18, "v5p"),
+        _chip("v6e", 918e12, 1836e12, 1638e9, int(31.25 * GIB), 32e9, 800e9, 1 << 19, "v6e"),
+        # Two devices a chip, each with half of it. No int8 peak is published: it counts as bfloat16.
+        _chip("tpu7x", 1153.5e12, 1153.5e12, 3690e9, int(94.75 * GIB), 96 * GIB, 600e9, 1 << 19, "tpu7x", fp8=2307e12),
     )
 }
 
