@@ -344,7 +344,8 @@ static void new_tensor(builder *b, call_entry *e, int ret, int elem, val v) {
     e->nouts++;
     return;
   }
-  int64_t limit = ex.memory[b->c->device].limit, size = (int64_t)tpu_dtype_size((tpu_dtype)o->dtype);
+  bool elsewhere = b->t && trace_for_tpu(b->t); /* the memory of the device here says nothing */
+  int64_t limit = elsewhere ? 0 : ex.memory[b->c->device].limit, size = (int64_t)tpu_dtype_size((tpu_dtype)o->dtype);
   if (limit && ir_numel(v) > limit / size) { /* now: a compiler may not survive such a program */
     ir_fail(
         b->g, TPU_ERR_OOM,
