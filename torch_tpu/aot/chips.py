@@ -60,6 +60,7 @@ CHIPS = {
         _chip("v5e", 197e12, 393e12, 819e9, int(15.75 * GIB), 16e9, 400e9, 1 << 17, "v5e"),
         _chip("v5p", 459e12, 918e12, 2765e9, int(95.74 * GIB), 95 * GIB, 1200e9, 1 << 18, "v5p"),
         _chip("v6e", 918e12, 1836e12, 1638e9, int(31.25 * GIB), 32e9, 800e9, 1 << 19, "v6e"),
+        # v5p's int8 peak is not on Google's page: https://aiwiki.ai/wiki/google_tpu_v5p gives it.
         # Two devices a chip, each with half of it. No int8 peak is published: it counts as bfloat16.
         _chip("tpu7x", 1153.5e12, 1153.5e12, 3690e9, int(94.75 * GIB), 96 * GIB, 600e9, 1 << 19, "tpu7x", fp8=2307e12),
     )
