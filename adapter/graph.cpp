@@ -16,9 +16,10 @@ struct Graph {
 };
 Graph *graph_at(int64_t handle) { return reinterpret_cast<Graph *>(handle); }
 
-void capture_begin(c10::Device device) {
+void capture_begin(c10::Device device, bool for_tpu) {
   TORCH_CHECK(device.is_privateuseone(), "torch_tpu: a graph is captured for a tpu device, not for ", device);
   throw_if(tpu_capture_begin(device.has_index() ? device.index() : tpu_get_device()));
+  if (for_tpu) throw_if(tpu_capture_for_tpu());
 }
 
 bool capture_drop() { return tpu_capture_drop(); }
@@ -121,7 +122,7 @@ const char *op_of(const std::string &kind) {  // for the process
   return "compiled graph";
 }
 
-int64_t capture_end(const std::vector<Tensor> &outputs, const std::string &kind, const std::string &name) {
+int64_t capture_end(const std::vector<Tensor> &outputs, const std::string &kind, const std::string &name, bool text) {
   std::vector<Tensor> held;
   std::vector<tpu_tensor> lent;
   for (const Tensor &t : outputs) {
@@ -130,9 +131,19 @@ int64_t capture_end(const std::vector<Tensor> &outputs, const std::string &kind,
     lent.push_back(lend(held.back()));
   }
   auto g = std::make_unique<Graph>();
-  throw_if(tpu_capture_end(lent.data(), static_cast<int>(lent.size()), op_of(kind), name.c_str(), &g->graph));
+  const auto end = text ? tpu_capture_end_text : tpu_capture_end;
+  throw_if(end(lent.data(), static_cast<int>(lent.size()), op_of(kind), name.c_str(), &g->graph));
   tpu_graph_describe(g->graph, &g->info);
   return reinterpret_cast<int64_t>(g.release());
+}
+
+// Ahead-of-time compiles look at a graph: its StableHLO, and what the program's parameters and outputs are.
+std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>> graph_text(int64_t handle) {
+  const tpu_graph *g = graph_at(handle)->graph;
+  std::vector<int64_t> parameters, outputs;
+  for (int i = 0, k; (k = tpu_graph_parameter(g, i)) != -3; i++) parameters.push_back(k);
+  for (int i = 0, k; (k = tpu_graph_output(g, i)) != -3; i++) outputs.push_back(k);
+  return {tpu_graph_text(g), std::move(parameters), std::move(outputs)};
 }
 
 void release_graph(int64_t handle) { delete graph_at(handle); }
@@ -218,13 +229,13 @@ void run_graph(const c10::OperatorHandle &, torch::jit::Stack *stack) {
 }  // namespace
 
 TORCH_LIBRARY(torch_tpu, m) {
-  m.def("capture_begin(Device device) -> ()", TORCH_FN(capture_begin));
+  m.def("capture_begin(Device device, bool for_tpu=False) -> ()", TORCH_FN(capture_begin));
   m.def("capture_input(int[] size, int[] stride, ScalarType dtype) -> Tensor", TORCH_FN(capture_input));
   m.def("capture_rng_state() -> Tensor", TORCH_FN(capture_rng_state));
   m.def("capture_use_rng(Tensor? state) -> ()", TORCH_FN(capture_use_rng));
-  m.def("capture_end(Tensor[] outputs, str kind, str name) -> int",
-        [](const std::vector<Tensor> &outputs, std::string kind, std::string name) {
-          return capture_end(outputs, kind, name);
+  m.def("capture_end(Tensor[] outputs, str kind, str name, bool text=False) -> int",
+        [](const std::vector<Tensor> &outputs, std::string kind, std::string name, bool text) {
+          return capture_end(outputs, kind, name, text);
         });
   m.def("capture_if_begin(Tensor pred) -> ()", TORCH_FN(capture_if_begin));
   m.def("capture_if_else(Tensor[] results) -> ()",
@@ -237,6 +248,7 @@ TORCH_LIBRARY(torch_tpu, m) {
         [](const Tensor &pred, const std::vector<Tensor> &carried) { return capture_while_body(pred, carried); });
   m.def("capture_while_end(Tensor[] results) -> Tensor[]",
         [](const std::vector<Tensor> &results) { return capture_while_end(results); });
+  m.def("graph_text(int graph) -> (str, int[], int[])", TORCH_FN(graph_text));
   m.def("capture_drop() -> bool", TORCH_FN(capture_drop));
   m.def("release_graph(int graph) -> ()", TORCH_FN(release_graph));
   m.def("run_graph(int graph, Tensor[] inputs) -> Tensor[]", torch::CppFunction::makeFromBoxedFunction<&run_graph>());

@@ -326,6 +326,68 @@ TPU_API TPU_MUST tpu_err *tpu_graph_run(tpu_graph *g, const tpu_tensor *inputs, 
                                         tpu_fit *fit, int *which);
 TPU_API void tpu_graph_release(tpu_graph *g);
 
+/* ---- ahead of time: programs for devices that are not here ------------------------------------------------------ */
+
+/* Until the capture ends, rows build what suits a TPU, whatever the plugin in use is, and each operation carries the
+ * operator and the line of the user's program (tpu_set_where) that it comes from. Right after tpu_capture_begin. */
+TPU_API TPU_MUST tpu_err *tpu_capture_for_tpu(void);
+/* Like tpu_capture_end, but compiles nothing: the graph keeps its text. It is compiled when it is run. */
+TPU_API TPU_MUST tpu_err *tpu_capture_end_text(const tpu_tensor *outputs, int noutputs, const char *op,
+                                               const char *name, tpu_graph **out);
+/* Its StableHLO, lent; "" when it has no outputs, or was made by tpu_capture_end. */
+TPU_API const char *tpu_graph_text(const tpu_graph *g);
+/* What the program's parameter i is: the number of an input; -1 the generator's state; -2 a tensor that was on the
+ * device before. -3 past the end. */
+TPU_API int tpu_graph_parameter(const tpu_graph *g, int i);
+/* Where the program's output i goes: the number of the input that it is written to; -1: a new store. -3 past the end.
+ */
+TPU_API int tpu_graph_output(const tpu_graph *g, int i);
+
+typedef struct tpu_topology tpu_topology; /* lives for the process */
+typedef struct {
+  const char *name, *platform, *platform_version;
+  const char *kind; /* of a device: "TPU v5 lite" */
+  int device_count;
+  int pjrt_major, pjrt_minor;
+  const char *stablehlo_version;
+} tpu_topology_info;
+/* The topology `name` ("v5e:2x2") of the plugin at this path, which is loaded beside the one in use. Kept: the second
+ * time costs nothing. */
+TPU_API TPU_MUST tpu_err *tpu_topology_get(const char *plugin, const char *name, tpu_topology **out);
+TPU_API void tpu_topology_describe(const tpu_topology *t, tpu_topology_info *out);
+
+typedef struct tpu_aot tpu_aot; /* a compiled program; used by one thread at a time */
+/* Compiles StableHLO text for one device of the topology. options: a serialized CompileOptionsProto, NULL: those of
+ * programs that run on a TPU.
+ * Blocks. Any number of threads may compile at once. */
+TPU_API TPU_MUST tpu_err *tpu_aot_compile(tpu_topology *t, const char *text, size_t len, const char *options,
+                                          size_t options_len, tpu_aot **out);
+typedef struct {
+  int64_t arguments, outputs, aliased, temporaries, code, peak; /* bytes on one device, as the compiler says */
+} tpu_aot_memory_stats;
+TPU_API TPU_MUST tpu_err *tpu_aot_memory(tpu_aot *a, tpu_aot_memory_stats *out);
+typedef void (*tpu_aot_cost_fn)(void *ctx, const char *name, double value);
+TPU_API TPU_MUST tpu_err *tpu_aot_cost(tpu_aot *a, tpu_aot_cost_fn fn, void *ctx);
+/* Lent, until the next of these two calls. format: "hlo_with_config". */
+TPU_API TPU_MUST tpu_err *tpu_aot_program(tpu_aot *a, const char **bytes, size_t *n, const char **format);
+TPU_API TPU_MUST tpu_err *tpu_aot_serialize(tpu_aot *a, const char **bytes, size_t *n);
+TPU_API void tpu_aot_release(tpu_aot *a);
+/* Writes the executable, which was compiled from this text with options NULL, to an executable cache folder, under the
+ * name by which a process with this plugin on such devices looks for it. */
+TPU_API TPU_MUST tpu_err *tpu_aot_keep(tpu_aot *a, const char *text, size_t len, const char *folder);
+
+/* From now on the text of each program, and how often it runs, is kept. */
+TPU_API void tpu_watch_begin(void);
+typedef struct {
+  const char *text; /* StableHLO; all lent for the process */
+  size_t len;
+  const char *op, *where; /* what it was first made for: operators, and file:line or "" */
+  int64_t runs;
+} tpu_watched;
+typedef void (*tpu_watch_fn)(void *ctx, const tpu_watched *w);
+/* Calls fn for each program, from number `from` on, in order of their first use. */
+TPU_API void tpu_watch_each(int from, tpu_watch_fn fn, void *ctx);
+
 /* host (dense, row-major, C-contiguous) -> tensor, and back. The write returns when host may be reused; the read
  * blocks until the value is there and raises an error that an earlier asynchronous call left. nbytes of host =
  * number of elements * element size. */

@@ -1,10 +1,11 @@
 """ctypes bindings of the core (include/tpu.h) and of the adapter's exported functions."""
 
+import contextlib
 import ctypes
 import json
 import os
 import sys
-from ctypes import POINTER, Structure, c_bool, c_char_p, c_double, c_int, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_bool, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
 
 _folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")
 core = None
@@ -52,6 +53,30 @@ class Explained(Structure):
 
 
 ExplainReceiver = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Explained))
+
+
+class TopologyInfo(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("platform", c_char_p),
+        ("platform_version", c_char_p),
+        ("kind", c_char_p),
+        ("device_count", c_int),
+        ("pjrt_major", c_int),
+        ("pjrt_minor", c_int),
+        ("stablehlo_version", c_char_p),
+    ]
+
+
+class AotMemoryStats(Structure):
+    _fields_ = [(name, c_int64) for name in "arguments outputs aliased temporaries code peak".split()]
+
+
+class Watched(Structure):
+    _fields_ = [("text", c_void_p), ("len", c_size_t), ("op", c_char_p), ("where", c_char_p), ("runs", c_int64)]
+
+
+AotCost = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_double)
 Where = ctypes.CFUNCTYPE(None, POINTER(ctypes.c_char), ctypes.c_size_t)
 CacheEntry = ctypes.CFUNCTYPE(c_bool, c_void_p, c_char_p, c_int64, c_int64, c_bool)
 
@@ -88,6 +113,17 @@ _FUNCTIONS = {
     "tpu_get_debug_nan": (c_int,),
     "tpu_record_begin": ("error", c_int),
     "tpu_record_end": ("error",),
+    "tpu_topology_get": ("error", c_char_p, c_char_p, POINTER(c_void_p)),
+    "tpu_topology_describe": (None, c_void_p, POINTER(TopologyInfo)),
+    "tpu_aot_compile": ("error", c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_void_p)),
+    "tpu_aot_memory": ("error", c_void_p, POINTER(AotMemoryStats)),
+    "tpu_aot_cost": ("error", c_void_p, AotCost, c_void_p),
+    "tpu_aot_program": ("error", c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(c_char_p)),
+    "tpu_aot_serialize": ("error", c_void_p, POINTER(c_void_p), POINTER(c_size_t)),
+    "tpu_aot_release": (None, c_void_p),
+    "tpu_aot_keep": ("error", c_void_p, c_char_p, c_size_t, c_char_p),
+    "tpu_watch_begin": (None,),
+    "tpu_watch_each": (None, c_int, c_void_p, c_void_p),
     "tpu_err_get_kind": (c_int, c_void_p),
     "tpu_err_message": (c_char_p, c_void_p),
     "tpu_err_free": (None, c_void_p),
@@ -147,9 +183,28 @@ def _resolver(name):
         return 0
 
 
+_line_source = None
+
+
+@contextlib.contextmanager
+def lines_from(source):
+    """Asks source() for "file:line" first; None: it does not know."""
+    global _line_source
+    before, _line_source = _line_source, source
+    try:
+        yield
+    finally:
+        _line_source = before
+
+
 @Where
 def _where(out, n):
     """Writes file:line of the innermost Python frame outside of torch and of this package."""
+    text = _line_source() if _line_source is not None else None
+    if text:
+        text = text.encode()[-(n - 1) :]
+        ctypes.memmove(out, text + b"\0", len(text) + 1)
+        return
     frame = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "torch_tpu"):
         frame = frame.f_back

@@ -102,3 +102,7 @@ def load():
         os.register_at_fork(after_in_child=_core.core.tpu_mark_forked)
         atexit.register(_at_exit)
         _loaded = True
+        if os.environ.get("TORCH_TPU_TOPOLOGY"):
+            from torch_tpu.aot import _watch
+
+            _watch.start(os.environ["TORCH_TPU_TOPOLOGY"])

@@ -46,6 +46,14 @@ def is_initialized() -> bool:
     return _core_lib.tpu_is_initialized() and not _core_lib.tpu_in_bad_fork()
 
 
+def __getattr__(name):
+    if name == "aot":  # loaded when it is asked for
+        import importlib
+
+        return importlib.import_module("torch_tpu.aot")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def init() -> None:
     """Loads the plugin and opens the devices; otherwise done at the first use."""
     _lazy_init()

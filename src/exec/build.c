@@ -344,7 +344,8 @@ static void new_tensor(builder *b, call_entry *e, int ret, int elem, val v) {
     e->nouts++;
     return;
   }
-  int64_t limit = ex.memory[b->c->device].limit, size = (int64_t)tpu_dtype_size((tpu_dtype)o->dtype);
+  bool elsewhere = b->t && trace_for_tpu(b->t); /* the memory of the device here says nothing */
+  int64_t limit = elsewhere ? 0 : ex.memory[b->c->device].limit, size = (int64_t)tpu_dtype_size((tpu_dtype)o->dtype);
   if (limit && ir_numel(v) > limit / size) { /* now: a compiler may not survive such a program */
     ir_fail(
         b->g, TPU_ERR_OOM,
@@ -420,7 +421,7 @@ static tpu_err *builder_init(builder *b, tpu_call *c, call_state *cs, trace *t) 
   b->t = t;
   b->g = t ? trace_graph(t) : ir_new();
   if (!b->g) return err_nomem();
-  if (ex.is_cpu) ir_set_cpu(b->g);
+  if (ex.cpu_rows && !(t && trace_for_tpu(t))) ir_set_cpu(b->g);
   arena *a = ir_arena(b->g);
   size_t ns = (size_t)cs->nstores + 1, nt = (size_t)cs->ntensors + 1;
   b->store_val = arena_alloc(a, ns * sizeof(val)); /* one more: the generator's state */

@@ -64,23 +64,51 @@ static void put_hash(buf *b, const char *name, hash128 h) {
   buf_printf(b, "%s %s\n", name, hex);
 }
 
-static void describe_world(buf *b) {
-  const tpu_plugin_info *info = tpu_get_plugin_info();
-  size_t n;
-  const char *options = pjrt_default_options(ex.client, &n);
+/* path, platform and versions of the plugin; devices: "4 cpu"; options: of its programs. */
+static void describe(buf *b, const tpu_plugin_info *info, int devices, const char *kind, const char *options,
+                     size_t noptions) {
+  bool tpu = !strcmp(info->platform, "tpu");
   buf_str(b, "torch_tpu program 1\n");
-  buf_printf(b, "platform %s\nversion %s\npjrt %d.%d\n", info->platform, info->platform_version, info->pjrt_major,
-             info->pjrt_minor);
+  buf_printf(b, "platform %s\n", info->platform);
+  /* On a TPU the plugin's contents say it all, and a program runs on one device whatever their number: so an executable
+   * that was made without a TPU has the name that one with a TPU looks for. */
+  if (!tpu) buf_printf(b, "version %s\n", info->platform_version);
+  buf_printf(b, "pjrt %d.%d\n", info->pjrt_major, info->pjrt_minor);
   put_hash(b, "plugin", file_identity(info->path));
-  buf_printf(b, "devices %d %s\n", ex.ndevices, tpu_device_kind(0));
-  if (ex.is_cpu) put_hash(b, "cpu", cpu_identity());
-  put_hash(b, "options", hash128_of(options, n));
+  if (tpu) buf_printf(b, "device %s\n", kind);
+  else buf_printf(b, "devices %d %s\n", devices, kind);
+  if (!strcmp(info->platform, "cpu")) put_hash(b, "cpu", cpu_identity());
+  put_hash(b, "options", hash128_of(options, noptions));
   /* flags that XLA reads for itself change what it makes of the same text */
   static const char *const flags[] = {"XLA_FLAGS", "LIBTPU_INIT_ARGS"};
   for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
     const char *text = getenv(flags[i]);
     if (text && text[0]) put_hash(b, flags[i], hash128_of(text, strlen(text)));
   }
+}
+
+static void describe_world(buf *b) {
+  size_t n;
+  const char *options = pjrt_default_options(ex.client, &n);
+  describe(b, tpu_get_plugin_info(), ex.ndevices, tpu_device_kind(0), options, n);
+}
+
+tpu_err *cache_keep(const char *folder, const tpu_plugin_info *plugin, const char *kind, const char *text, size_t len,
+                    const char *bytes, size_t n) {
+  disk *d;
+  size_t noptions;
+  const char *options = pjrt_portable_options(&noptions);
+  TPU_TRY(env_check());
+  TPU_TRY(disk_open(folder, 0, env_int(ENV_CACHE_TRUST), &d));
+  buf key;
+  buf_init(&key);
+  describe(&key, plugin, plugin->device_count, kind, options, noptions);
+  buf_bytes(&key, text, len);
+  if (!key.failed) disk_put(d, key.data, key.len, bytes, n);
+  tpu_err *e = key.failed ? err_nomem() : NULL;
+  buf_free(&key);
+  disk_close(d);
+  return e;
 }
 
 /* ---- folders ------------------------------------------------------------------------------------------------------

@@ -88,6 +88,12 @@ static bool finish(trace *t) {
 
 bool tpu_capture_drop(void) { return tpu_capturing() && finish(trace_current()); }
 
+tpu_err *tpu_capture_for_tpu(void) {
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  trace_current()->for_tpu = true;
+  return NULL;
+}
+
 tpu_err *capture_refuse(trace *t, const char *what) {
   t->cap->refused = true;
   return err_new(TPU_ERR_RUNTIME, "tpu: a graph that is compiled as one program cannot have an operator that %s", what);
@@ -324,7 +330,7 @@ static tpu_err *parameters(trace *t, tpu_graph *g) {
   return NULL;
 }
 
-static tpu_err *build(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n, const char *name) {
+static tpu_err *build(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n, const char *name, bool text_only) {
   if (t->err) return err_copy(t->err);
   TPU_TRY(entry_new(&g->e));
   ex_lock();
@@ -336,6 +342,7 @@ static tpu_err *build(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n, 
   g->e->name = arena_copy(&g->e->mem, name, strlen(name) + 1);
   if (!g->e->name) return err_nomem();
   if (!g->e->noutputs) return NULL;
+  if (text_only) return ir_print(t->g, &g->e->text);
   program *p;
   TPU_TRY(program_get(t->g, name, &p));
   atomic_store(&g->e->prog, p);
@@ -347,7 +354,8 @@ static tpu_err *build(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n, 
   return NULL;
 }
 
-tpu_err *tpu_capture_end(const tpu_tensor *outputs, int noutputs, const char *op, const char *name, tpu_graph **out) {
+static tpu_err *end(const tpu_tensor *outputs, int noutputs, const char *op, const char *name, bool text_only,
+                    tpu_graph **out) {
   *out = NULL;
   if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
   trace *t = trace_current();
@@ -356,7 +364,7 @@ tpu_err *tpu_capture_end(const tpu_tensor *outputs, int noutputs, const char *op
   arena_init(&g->mem);
   g->device = t->device;
   g->op = op;
-  tpu_err *e = build(t, g, outputs, noutputs, name);
+  tpu_err *e = build(t, g, outputs, noutputs, name, text_only);
   if (e) {
     tpu_graph_release(g);
     return e; /* the capture goes on: its owner drops it, and learns whether it was refused */
@@ -364,6 +372,15 @@ tpu_err *tpu_capture_end(const tpu_tensor *outputs, int noutputs, const char *op
   finish(t);
   *out = g;
   return NULL;
+}
+
+tpu_err *tpu_capture_end(const tpu_tensor *outputs, int noutputs, const char *op, const char *name, tpu_graph **out) {
+  return end(outputs, noutputs, op, name, false, out);
+}
+
+tpu_err *tpu_capture_end_text(const tpu_tensor *outputs, int noutputs, const char *op, const char *name,
+                              tpu_graph **out) {
+  return end(outputs, noutputs, op, name, true, out);
 }
 
 void tpu_graph_release(tpu_graph *g) {
@@ -382,6 +399,21 @@ void tpu_graph_describe(const tpu_graph *g, tpu_graph_info *out) {
 
 const tpu_graph_result *tpu_graph_get_result(const tpu_graph *g, int i) {
   return i >= 0 && i < g->nresults ? &g->results[i] : NULL;
+}
+
+const char *tpu_graph_text(const tpu_graph *g) { return g->e->text.len ? g->e->text.data : ""; }
+
+int tpu_graph_parameter(const tpu_graph *g, int i) {
+  if (i < 0 || i >= g->e->nparams) return -3;
+  const param_spec *p = &g->e->params[i];
+  return p->kind == PARAM_STORE ? p->elem : p->kind == PARAM_RNG ? -1 : -2;
+}
+
+int tpu_graph_output(const tpu_graph *g, int i) {
+  if (i < 0 || i >= g->e->noutputs) return -3;
+  for (int k = 0; k < g->nplaces; k++)
+    if (g->places[k].output == i) return g->places[k].input;
+  return -3;
 }
 
 void tpu_graph_get_input(const tpu_graph *g, int i, tpu_tensor *out) {

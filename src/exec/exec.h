@@ -99,6 +99,7 @@ bool store_natural_dims(const tpu_tensor *t, size_t nbytes, int64_t *dims);
 
 /* ---- programs -------------------------------------------------------------------------------------------------- */
 
+typedef struct watched watched; /* watch.c */
 typedef struct {
   tnode node;
   hash128 name;
@@ -107,6 +108,7 @@ typedef struct {
   bool evicted;            /* no longer in the table; under ex.program_lock */
   buf text;                /* with TORCH_TPU_CHECK_PROGRAMS */
   _Atomic int64_t traffic; /* bytes a run reads and writes; 0: not asked for yet */
+  watched *watched;        /* NULL: not watched */
 } program;
 extern uint64_t program_hash_mask; /* for tests: the bits of a program's hash that count */
 
@@ -123,6 +125,10 @@ int64_t program_traffic(program *p); /* bytes that one run reads and writes; -1:
 void program_trim_locked(tnode **programs, tnode **entries);
 void program_dropped(tnode *programs, tnode *entries);
 
+/* NULL when nobody watches. mine: on the thread that asked for the program, whose line is known. */
+watched *watch_program(const buf *text, hash128 name, const char *op, bool mine);
+void watch_run(watched *w);
+
 /* The executable cache on disk (cache.c): the user's folder, then a shared one. */
 typedef struct {
   buf key;
@@ -133,6 +139,10 @@ typedef struct {
 pjrt_exec *cache_find(const buf *text, const char *op_name, cache_ticket *t);
 void cache_done(cache_ticket *t, pjrt_exec *compiled);
 void cache_close(void);
+/* Puts an executable into a folder under the name by which a process with this plugin, on devices of this kind, looks
+ * for the program of this text. */
+TPU_MUST tpu_err *cache_keep(const char *folder, const tpu_plugin_info *plugin, const char *kind, const char *text,
+                             size_t len, const char *bytes, size_t n);
 
 /* ---- numbers --------------------------------------------------------------------------------------------------- */
 
@@ -167,7 +177,8 @@ typedef struct {
   pthread_mutex_t lock;
   pjrt_client *client;
   int ndevices;
-  bool is_cpu; /* the plugin is XLA's CPU backend */
+  bool is_cpu;   /* the plugin is XLA's CPU backend */
+  bool cpu_rows; /* rows build what suits it; not so while programs are also compiled for a TPU */
   atomic_int mode, precision, default_dtype, compile_policy, debug_nan;
   atomic_bool forked;
   tpu_store *stores;          /* all live ones */
@@ -319,6 +330,7 @@ TPU_MUST tpu_err *call_debug_wait(const call_entry *e, dbuf *const *take_outs);
 /* The thread's recording, NULL when calls run one by one. */
 trace *trace_current(void);
 ir_graph *trace_graph(trace *t);
+bool trace_for_tpu(const trace *t); /* rows build for a TPU, not for the plugin in use */
 /* The recording's parameter for a value; one a dbuf. */
 val trace_param(trace *t, dbuf *d, tpu_dtype dtype, int ndim, const int64_t *dims);
 TPU_MUST tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs);
@@ -353,6 +365,7 @@ void defer_forget_locked(void); /* gives its memory back; nothing may wait */
 void queue_run(call_entry *e, int device, dbuf **take_bufs);
 /* Calls fn(arg) on the queue's thread, or now, when all that was enqueued before was given to the plugin. */
 void queue_mark(void (*fn)(void *arg), void *arg);
+bool queue_is_here(void); /* on the queue's own thread */
 /* Waits until the queue is empty. */
 void queue_drain(void);
 #endif

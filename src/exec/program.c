@@ -241,6 +241,7 @@ tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
   p->name = name;
   p->node.hash = name.lo;
   p->exec = x;
+  p->watched = watch_program(text, name, op_name, !queue_is_here());
   atomic_init(&p->refs, 2); /* the table's and the caller's */
   p->node.used = true;
   pthread_mutex_lock(&ex.program_lock);

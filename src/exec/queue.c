@@ -111,6 +111,7 @@ static void run(call_entry *e, int device, dbuf **bufs) {
     if (err && no) err = err_wrap(err, "%s", bufs[np]->op);
   }
   int64_t took = clock_ns() - start;
+  if (!err && prog->watched) watch_run(prog->watched);
   if (!err && explain_on())
     explain_run(e->calls ? e->calls : 1, explain_traffic() ? program_traffic(prog) : -1, start, took,
                 no ? bufs[np]->op : "");
@@ -124,8 +125,12 @@ static void run(call_entry *e, int device, dbuf **bufs) {
   entry_release(e);
 }
 
+static __thread bool here;
+bool queue_is_here(void) { return here; }
+
 static void *serve(void *unused) {
   (void)unused;
+  here = true;
   for (;;) {
     size_t t = atomic_load_explicit(&tail, memory_order_relaxed);
     if (atomic_load_explicit(&head, memory_order_acquire) != t) {

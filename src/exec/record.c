@@ -13,6 +13,7 @@ trace *trace_current(void) { return current; }
 void trace_set_current(trace *t) { current = t; }
 bool tpu_capturing(void) { return current && current->cap; }
 ir_graph *trace_graph(trace *t) { return t->g; }
+bool trace_for_tpu(const trace *t) { return t->for_tpu; }
 
 static bool room(dbuf ***list, int n, int *cap) {
   if (n < *cap) return true;
@@ -141,6 +142,12 @@ tpu_err *trace_flush(trace *t) {
   return e;
 }
 
+/* Where what is built from now on comes from. */
+static void locate(trace *t, const char *op_name) {
+  char where[1024];
+  ir_set_location(t->g, op_name, tpu_where(where, sizeof where));
+}
+
 tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs) {
   if (t->err) return err_copy(t->err);
   if (c->device != t->device) TPU_TRY(t->cap ? capture_refuse(t, "uses another device") : trace_flush(t));
@@ -167,6 +174,7 @@ tpu_err *trace_call(trace *t, tpu_call *c, call_state *cs) {
   val *outs = NULL;
   tpu_store **made = NULL;
   if (!err) err = entry_new(&e);
+  if (e && t->for_tpu) locate(t, c->op->name);
   if (e) err = entry_record(c, cs, t, e, &outs);
   if (!err) {
     dbuf **bufs = mem_alloc((size_t)(e->noutputs + 1) * sizeof *bufs), **scratch = cs->bufs;

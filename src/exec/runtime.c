@@ -86,6 +86,8 @@ static tpu_err *start(void) {
   info.platform_version = pjrt_platform_version(ex.client);
   info.device_count = ex.ndevices;
   ex.is_cpu = !strcmp(info.platform, "cpu");
+  ex.cpu_rows = ex.is_cpu && !env_str(ENV_TOPOLOGY)[0];
+  if (env_str(ENV_TOPOLOGY)[0]) tpu_watch_begin();
   for (int i = 0; i < ex.ndevices; i++) {
     int64_t limit = pjrt_device_memory(ex.client, i);
     ex.memory[i].limit = limit ? limit : is_cpu ? host_memory() : 0;

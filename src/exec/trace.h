@@ -12,6 +12,7 @@ struct trace {
   int nparams, cap_params, nmade, cap_made;
   val *param_vals;
   tpu_err *err; /* what went wrong while recording; goes into all that was made */
+  bool for_tpu; /* of a capture: tpu_capture_for_tpu */
   capture *cap; /* the recording is kept as a graph (capture.c): nothing of it runs; else NULL */
 };
 

@@ -203,6 +203,7 @@ ir_op *node_op(ir_graph *g, const char *name, const char *attrs, const val *in, 
   ir_op *op = (ir_op *)(void *)p;
   op->name = name;
   op->attrs = attrs;
+  op->loc = g->loc;
   op->out = (ir_value *)(void *)(p + out_at);
   op->in = (val *)(void *)(p + in_at);
   op->regions = (ir_block **)(void *)(p + regions_at);
@@ -234,6 +235,30 @@ void node_type(ir_graph *g, ir_op *op, int i, tpu_dtype dtype, int ndim, const i
   }
   v->dtype = (uint8_t)dtype;
   v->ndim = (int16_t)ndim;
+}
+
+static void put_quoted(buf *b, const char *s, size_t n) {
+  buf_char(b, '"');
+  for (size_t i = 0; i < n; i++) {
+    if ((unsigned char)s[i] < ' ' || s[i] == '"' || s[i] == '\\') buf_printf(b, "\\%02X", (unsigned char)s[i]);
+    else buf_char(b, s[i]);
+  }
+  buf_char(b, '"');
+}
+
+void ir_set_location(ir_graph *g, const char *op, const char *where) {
+  buf *b = attr_begin(g);
+  const char *colon = strrchr(where, ':');
+  buf_str(b, "loc(");
+  put_quoted(b, op, strlen(op));
+  if (colon && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1)) {
+    buf_char(b, '(');
+    put_quoted(b, where, (size_t)(colon - where));
+    buf_printf(b, "%s:0)", colon);
+  }
+  buf_char(b, ')');
+  const char *text = attr_end(g);
+  if (!g->loc || strcmp(g->loc, text) != 0) g->loc = text;
 }
 
 void node_append(ir_graph *g, ir_op *op) {

@@ -46,6 +46,9 @@ arena *ir_arena(ir_graph *g);
 /* The program is for XLA's CPU backend: some operations are then written in another, equal way that it runs faster. */
 void ir_set_cpu(ir_graph *g);
 bool ir_is_cpu(const ir_graph *g);
+/* Operations made from now on carry this operator's name and place ("file:line", or "") as their MLIR location. A graph
+ * for which this is never called has none, and its text does not depend on where it was built. */
+void ir_set_location(ir_graph *g, const char *op, const char *where);
 /* The first error, owned by the caller from now on; NULL if all is well (out of memory included). */
 TPU_MUST tpu_err *ir_take_error(ir_graph *g);
 bool ir_failed(const ir_graph *g);

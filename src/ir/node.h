@@ -24,6 +24,7 @@ struct ir_block {
 struct ir_op {
   const char *name;  /* "stablehlo.add" */
   const char *attrs; /* inside of {...}; "" if none */
+  const char *loc;   /* MLIR location; NULL if none */
   val *in;
   ir_value *out;
   ir_block **regions;
@@ -66,7 +67,8 @@ struct ir_graph {
   arena mem;
   tpu_err *err; /* the first one, until taken */
   bool failed;
-  bool cpu; /* ir_set_cpu */
+  bool cpu;        /* ir_set_cpu */
+  const char *loc; /* ir_set_location; NULL: none */
   ir_block top;
   ir_block *at; /* where operations are appended */
   ir_open *open;

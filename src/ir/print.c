@@ -160,6 +160,10 @@ static void put_op(printer *p, ir_op *op, int level) {
     }
     buf_char(p->b, ')');
   }
+  if (op->loc) {
+    buf_char(p->b, ' ');
+    buf_str(p->b, op->loc);
+  }
   buf_char(p->b, '\n');
 }
 

@@ -19,6 +19,7 @@ typedef struct PJRT_LoadedExecutable PJRT_LoadedExecutable;
 typedef struct PJRT_Buffer PJRT_Buffer;
 typedef struct PJRT_ExecuteContext PJRT_ExecuteContext;
 typedef struct PJRT_SerializedExecutable PJRT_SerializedExecutable;
+typedef struct PJRT_TopologyDescription PJRT_TopologyDescription;
 
 enum { PJRT_MAJOR = 0, PJRT_OLDEST_MINOR_TRIED = 106, PJRT_NEWEST_MINOR_TRIED = 117 };
 
@@ -270,6 +271,12 @@ typedef struct {
 typedef struct {
   PJRT_HEAD;
   PJRT_Executable *executable;
+  PJRT_Program *program; /* the caller's; code NULL: code_size is the answer; else it is filled */
+} PJRT_Executable_OptimizedProgram_Args;
+
+typedef struct {
+  PJRT_HEAD;
+  PJRT_Executable *executable;
   int64_t generated_code_size_in_bytes; /* all out */
   int64_t argument_size_in_bytes, output_size_in_bytes, alias_size_in_bytes, temp_size_in_bytes;
   int64_t host_generated_code_size_in_bytes;
@@ -400,42 +407,97 @@ typedef struct {
   void *device_memory_ptr; /* out */
 } PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args;
 
+/* ---- topologies: compiling for devices that are not here ----------------------------------------------------------
+ */
+
+typedef struct {
+  PJRT_HEAD;
+  const char *topology_name;
+  size_t topology_name_size;
+  const PJRT_NamedValue *create_options;
+  size_t num_options;
+  PJRT_TopologyDescription *topology; /* out */
+} PJRT_TopologyDescription_Create_Args;
+
+typedef struct {
+  PJRT_HEAD;
+  PJRT_TopologyDescription *topology;
+} PJRT_TopologyDescription_Destroy_Args;
+
+typedef struct {
+  PJRT_HEAD;
+  PJRT_TopologyDescription *topology;
+  const char *platform_name; /* out */
+  size_t platform_name_size;
+} PJRT_TopologyDescription_PlatformName_Args;
+
+typedef struct {
+  PJRT_HEAD;
+  PJRT_TopologyDescription *topology;
+  const char *platform_version; /* out */
+  size_t platform_version_size;
+} PJRT_TopologyDescription_PlatformVersion_Args;
+
+typedef struct {
+  PJRT_HEAD;
+  PJRT_TopologyDescription *topology;
+  PJRT_DeviceDescription *const *descriptions; /* out; lives as long as the topology */
+  size_t num_descriptions;
+} PJRT_TopologyDescription_GetDeviceDescriptions_Args;
+
+typedef struct {
+  PJRT_HEAD;
+  const PJRT_TopologyDescription *topology;
+  const PJRT_Program *program;
+  const char *compile_options; /* serialized CompileOptionsProto */
+  size_t compile_options_size;
+  PJRT_Client *client;         /* may be NULL */
+  PJRT_Executable *executable; /* out */
+} PJRT_Compile_Args;
+
 /* ---- the calls -------------------------------------------------------------------------------------------------- */
 
 /* X(slot, name, last field of its args, 1 if we cannot do without it) */
-#define PJRT_CALLS(X)                                                    \
-  X(2, PJRT_Error_GetCode, code, 1)                                      \
-  X(3, PJRT_Plugin_Initialize, ext, 1)                                   \
-  X(4, PJRT_Plugin_Attributes, num_attributes, 0)                        \
-  X(5, PJRT_Event_Destroy, event, 1)                                     \
-  X(6, PJRT_Event_IsReady, is_ready, 1)                                  \
-  X(8, PJRT_Event_Await, event, 1)                                       \
-  X(9, PJRT_Event_OnReady, user_arg, 1)                                  \
-  X(10, PJRT_Client_Create, kv_try_get_user_arg, 1)                      \
-  X(11, PJRT_Client_Destroy, client, 1)                                  \
-  X(12, PJRT_Client_PlatformName, platform_name_size, 1)                 \
-  X(14, PJRT_Client_PlatformVersion, platform_version_size, 0)           \
-  X(16, PJRT_Client_AddressableDevices, num_addressable_devices, 1)      \
-  X(20, PJRT_Client_Compile, executable, 1)                              \
-  X(22, PJRT_Client_BufferFromHostBuffer, buffer, 1)                     \
-  X(26, PJRT_DeviceDescription_Kind, device_kind_size, 0)                \
-  X(29, PJRT_Device_GetDescription, device_description, 0)               \
-  X(34, PJRT_Device_MemoryStats, peak_allocated_bytes_is_set, 0)         \
-  X(40, PJRT_Executable_Destroy, executable, 1)                          \
-  X(44, PJRT_Executable_NumOutputs, num_outputs, 1)                      \
-  X(46, PJRT_Executable_GetCostAnalysis, properties, 0)                  \
-  X(49, PJRT_Executable_Serialize, serialized_executable_deleter, 0)     \
-  X(50, PJRT_LoadedExecutable_Destroy, executable, 1)                    \
-  X(51, PJRT_LoadedExecutable_GetExecutable, executable, 1)              \
-  X(55, PJRT_LoadedExecutable_Execute, execute_device, 1)                \
-  X(56, PJRT_Executable_DeserializeAndLoad, load_options, 0)             \
-  X(58, PJRT_Buffer_Destroy, buffer, 1)                                  \
-  X(60, PJRT_Buffer_Dimensions, num_dims, 1)                             \
-  X(64, PJRT_Buffer_OnDeviceSizeInBytes, on_device_size_in_bytes, 0)     \
-  X(69, PJRT_Buffer_CopyToDevice, dst_buffer, 0)                         \
-  X(70, PJRT_Buffer_ToHostBuffer, event, 1)                              \
-  X(72, PJRT_Buffer_ReadyEvent, event, 1)                                \
-  X(76, PJRT_Buffer_OpaqueDeviceMemoryDataPointer, device_memory_ptr, 0) \
+#define PJRT_CALLS(X)                                                        \
+  X(2, PJRT_Error_GetCode, code, 1)                                          \
+  X(3, PJRT_Plugin_Initialize, ext, 1)                                       \
+  X(4, PJRT_Plugin_Attributes, num_attributes, 0)                            \
+  X(5, PJRT_Event_Destroy, event, 1)                                         \
+  X(6, PJRT_Event_IsReady, is_ready, 1)                                      \
+  X(8, PJRT_Event_Await, event, 1)                                           \
+  X(9, PJRT_Event_OnReady, user_arg, 1)                                      \
+  X(10, PJRT_Client_Create, kv_try_get_user_arg, 1)                          \
+  X(11, PJRT_Client_Destroy, client, 1)                                      \
+  X(12, PJRT_Client_PlatformName, platform_name_size, 1)                     \
+  X(14, PJRT_Client_PlatformVersion, platform_version_size, 0)               \
+  X(16, PJRT_Client_AddressableDevices, num_addressable_devices, 1)          \
+  X(20, PJRT_Client_Compile, executable, 1)                                  \
+  X(22, PJRT_Client_BufferFromHostBuffer, buffer, 1)                         \
+  X(26, PJRT_DeviceDescription_Kind, device_kind_size, 0)                    \
+  X(29, PJRT_Device_GetDescription, device_description, 0)                   \
+  X(34, PJRT_Device_MemoryStats, peak_allocated_bytes_is_set, 0)             \
+  X(40, PJRT_Executable_Destroy, executable, 1)                              \
+  X(44, PJRT_Executable_NumOutputs, num_outputs, 1)                          \
+  X(46, PJRT_Executable_GetCostAnalysis, properties, 0)                      \
+  X(48, PJRT_Executable_OptimizedProgram, program, 0)                        \
+  X(49, PJRT_Executable_Serialize, serialized_executable_deleter, 0)         \
+  X(50, PJRT_LoadedExecutable_Destroy, executable, 1)                        \
+  X(51, PJRT_LoadedExecutable_GetExecutable, executable, 1)                  \
+  X(55, PJRT_LoadedExecutable_Execute, execute_device, 1)                    \
+  X(56, PJRT_Executable_DeserializeAndLoad, load_options, 0)                 \
+  X(58, PJRT_Buffer_Destroy, buffer, 1)                                      \
+  X(60, PJRT_Buffer_Dimensions, num_dims, 1)                                 \
+  X(64, PJRT_Buffer_OnDeviceSizeInBytes, on_device_size_in_bytes, 0)         \
+  X(69, PJRT_Buffer_CopyToDevice, dst_buffer, 0)                             \
+  X(70, PJRT_Buffer_ToHostBuffer, event, 1)                                  \
+  X(72, PJRT_Buffer_ReadyEvent, event, 1)                                    \
+  X(76, PJRT_Buffer_OpaqueDeviceMemoryDataPointer, device_memory_ptr, 0)     \
+  X(82, PJRT_TopologyDescription_Create, topology, 0)                        \
+  X(83, PJRT_TopologyDescription_Destroy, topology, 0)                       \
+  X(84, PJRT_TopologyDescription_PlatformName, platform_name_size, 0)        \
+  X(85, PJRT_TopologyDescription_PlatformVersion, platform_version_size, 0)  \
+  X(86, PJRT_TopologyDescription_GetDeviceDescriptions, num_descriptions, 0) \
+  X(89, PJRT_Compile, executable, 0)                                         \
   X(96, PJRT_Executable_GetCompiledMemoryStats, peak_unpadded_heap_bytes, 0)
 
 enum { PJRT_SLOT_Error_Destroy = 0, PJRT_SLOT_Error_Message = 1 }; /* the two that return nothing */

@@ -14,16 +14,6 @@ static bool is_bool_option(const char *name) {
   return false;
 }
 
-/* A NUL-terminated copy of a plugin's text. */
-static char *copy_text(const char *s, size_t n) {
-  if (!s) n = 0;
-  char *p = mem_alloc(n + 1);
-  if (!p) return NULL;
-  if (n) memcpy(p, s, n);
-  p[n] = 0;
-  return p;
-}
-
 static tpu_err *create(pjrt_api *api, const pjrt_option *opts, int nopts, PJRT_Client **out) {
   PJRT_NamedValue *values = nopts > 0 ? mem_calloc((size_t)nopts * sizeof *values) : NULL;
   if (nopts > 0 && !values) return err_nomem();
@@ -48,10 +38,10 @@ static tpu_err *create(pjrt_api *api, const pjrt_option *opts, int nopts, PJRT_C
 static tpu_err *read_platform(pjrt_client *c) {
   PJRT_Client_PlatformName_Args n = {.client = c->client};
   TPU_TRY(PJRT_CALL(c->api, PJRT_Client_PlatformName, &n));
-  if (!(c->platform = copy_text(n.platform_name, n.platform_name_size))) return err_nomem();
+  if (!(c->platform = door_text(n.platform_name, n.platform_name_size))) return err_nomem();
   PJRT_Client_PlatformVersion_Args v = {.client = c->client};
   if (c->api->PJRT_Client_PlatformVersion) TPU_TRY(PJRT_CALL(c->api, PJRT_Client_PlatformVersion, &v));
-  if (!(c->platform_version = copy_text(v.platform_version, v.platform_version_size))) return err_nomem();
+  if (!(c->platform_version = door_text(v.platform_version, v.platform_version_size))) return err_nomem();
   c->host_is_device = !strcmp(c->platform, "cpu");
   return NULL;
 }
@@ -64,7 +54,7 @@ static tpu_err *read_kind(pjrt_client *c, int i) {
     k.device_description = d.device_description;
     TPU_TRY(PJRT_CALL(c->api, PJRT_DeviceDescription_Kind, &k));
   }
-  c->kinds[i] = copy_text(k.device_kind, k.device_kind_size);
+  c->kinds[i] = door_text(k.device_kind, k.device_kind_size);
   return c->kinds[i] ? NULL : err_nomem();
 }
 

@@ -1,6 +1,9 @@
 #include "pjrt/door.h"
 
 #include <stdint.h>
+#include <string.h>
+
+#include "base/mem.h"
 
 _Atomic bool door_armed;
 static _Atomic int64_t fault_nth, fault_count;
@@ -62,4 +65,13 @@ tpu_err *door_check_device(const pjrt_client *c, int device) {
   if (device >= 0 && device < c->device_count) return NULL;
   return err_new(TPU_ERR_RUNTIME, "invalid device %d: the PJRT plugin %s shows %d device%s, numbered from 0", device,
                  c->api->path, c->device_count, c->device_count == 1 ? "" : "s");
+}
+
+char *door_text(const char *s, size_t n) {
+  if (!s) n = 0;
+  char *p = mem_alloc(n + 1);
+  if (!p) return NULL;
+  if (n) memcpy(p, s, n);
+  p[n] = 0;
+  return p;
 }

@@ -68,5 +68,9 @@ void door_error_drop(const pjrt_api *api, PJRT_Error *take_e);
 /* The plugin said yes but gave no object. */
 TPU_MUST tpu_err *door_no_result(const pjrt_api *api, const char *call);
 
+/* mem_free(*out) */
+TPU_MUST tpu_err *door_serialize(pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len);
+/* A NUL-terminated copy of a plugin's text; NULL: out of memory. mem_free */
+char *door_text(const char *s, size_t n);
 TPU_MUST tpu_err *door_check_device(const pjrt_client *c, int device);
 #endif

@@ -13,6 +13,8 @@ typedef struct pjrt_client pjrt_client; /* one client and its devices */
 typedef struct PJRT_Buffer pjrt_buffer;
 typedef struct PJRT_LoadedExecutable pjrt_exec;
 typedef struct PJRT_Event pjrt_event;
+typedef struct pjrt_topology pjrt_topology; /* devices that need not be here */
+typedef struct PJRT_Executable pjrt_aot;    /* a program compiled for a topology: it cannot be run here */
 
 /* ---- loading --------------------------------------------------------------------------------------------------- */
 
@@ -53,6 +55,7 @@ TPU_MUST tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, con
                                pjrt_exec **out);
 /* The options that pjrt_compile takes when it is given none. */
 const char *pjrt_default_options(pjrt_client *c, size_t *len);
+const char *pjrt_portable_options(size_t *len); /* the same for any plugin but XLA's CPU backend */
 TPU_MUST tpu_err *pjrt_exec_serialize(pjrt_client *c, pjrt_exec *e, char **out, size_t *out_len); /* mem_free(*out) */
 TPU_MUST tpu_err *pjrt_exec_load(pjrt_client *c, const char *bytes, size_t len, pjrt_exec **out);
 TPU_MUST tpu_err *pjrt_exec_num_outputs(pjrt_client *c, pjrt_exec *e, size_t *out);
@@ -66,6 +69,34 @@ void pjrt_exec_free(pjrt_client *c, pjrt_exec *e);
  * ready when the run is over (and holds its error). Does not wait for the device. */
 TPU_MUST tpu_err *pjrt_execute(pjrt_client *c, pjrt_exec *e, int device, pjrt_buffer *const *args, size_t nargs,
                                const int64_t *keep, size_t nkeep, pjrt_buffer **outs, pjrt_event **done);
+
+/* ---- topologies: compiling for devices that are not here --------------------------------------------------------- */
+
+/* name: the plugin's own ("v5e:2x2"). A plugin that has no topologies gives NOT_IMPLEMENTED. */
+TPU_MUST tpu_err *pjrt_topology_new(pjrt_api *api, const char *name, pjrt_topology **out);
+void pjrt_topology_free(pjrt_topology *t);
+const char *pjrt_topology_platform(const pjrt_topology *t);
+const char *pjrt_topology_platform_version(const pjrt_topology *t);
+const char *pjrt_topology_kind(const pjrt_topology *t); /* of its first device, "TPU v5 lite" */
+int pjrt_topology_device_count(const pjrt_topology *t);
+
+/* text: StableHLO. options: a serialized CompileOptionsProto, or NULL for those that a client on such devices
+ * would take. Blocks. */
+TPU_MUST tpu_err *pjrt_topology_compile(pjrt_topology *t, const char *text, size_t len, const char *options,
+                                        size_t options_len, pjrt_aot **out);
+/* Bytes on one device. */
+typedef struct {
+  int64_t arguments, outputs, aliased, temporaries, code, peak; /* aliased: outputs that take the place of arguments */
+} pjrt_memory;
+TPU_MUST tpu_err *pjrt_aot_memory(pjrt_topology *t, pjrt_aot *x, pjrt_memory *out);
+/* Calls fn for each figure of the plugin's own cost analysis that is a number ("flops", "bytes accessed", ...). */
+TPU_MUST tpu_err *pjrt_aot_cost(pjrt_topology *t, pjrt_aot *x, void (*fn)(void *ctx, const char *name, double value),
+                                void *ctx);
+/* The program as the plugin's compiler left it, and in which format ("hlo_with_config": a serialized
+ * HloModuleProtoWithConfig). mem_free(*out) */
+TPU_MUST tpu_err *pjrt_aot_program(pjrt_topology *t, pjrt_aot *x, char **out, size_t *out_len, char format[32]);
+TPU_MUST tpu_err *pjrt_aot_serialize(pjrt_topology *t, pjrt_aot *x, char **out, size_t *out_len); /* mem_free(*out) */
+void pjrt_aot_free(pjrt_topology *t, pjrt_aot *x);
 
 /* ---- buffers --------------------------------------------------------------------------------------------------- */
 

@@ -14,6 +14,11 @@ static const char cpu_options[] =
     "xla_cpu_enable_fast_min_max"
     "\x12\x02\x10\x00";
 
+const char *pjrt_portable_options(size_t *len) {
+  *len = sizeof portable_options - 1;
+  return portable_options;
+}
+
 const char *pjrt_default_options(pjrt_client *c, size_t *len) {
   bool cpu = !strcmp(pjrt_platform(c), "cpu");
   *len = cpu ? sizeof cpu_options - 1 : sizeof portable_options - 1;
@@ -51,12 +56,12 @@ static void executable_drop(pjrt_client *c, PJRT_Executable *x) {
   PJRT_DROP(c->api, PJRT_Executable_Destroy, &a);
 }
 
-static tpu_err *serialize(pjrt_client *c, PJRT_Executable *x, char **out, size_t *out_len) {
+tpu_err *door_serialize(pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len) {
   PJRT_Executable_Serialize_Args a = {.executable = x};
-  TPU_TRY(PJRT_CALL(c->api, PJRT_Executable_Serialize, &a));
+  TPU_TRY(PJRT_CALL(api, PJRT_Executable_Serialize, &a));
   tpu_err *e = NULL;
   if (!a.serialized_bytes || !a.serialized_bytes_size) {
-    e = door_no_result(c->api, "PJRT_Executable_Serialize");
+    e = door_no_result(api, "PJRT_Executable_Serialize");
   } else if (!(*out = mem_alloc(a.serialized_bytes_size))) {
     e = err_nomem();
   } else {
@@ -73,7 +78,7 @@ tpu_err *pjrt_exec_serialize(pjrt_client *c, pjrt_exec *e, char **out, size_t *o
   *out_len = 0;
   PJRT_Executable *x;
   TPU_TRY(get_executable(c, e, &x));
-  tpu_err *err = serialize(c, x, out, out_len);
+  tpu_err *err = door_serialize(c->api, x, out, out_len);
   executable_drop(c, x);
   return err;
 }

@@ -25,6 +25,26 @@ TEST(every_kind_has_its_text) {
   CHECK_INT(n, GOLDEN);
 }
 
+/* Only a graph that was told where it is built says so. */
+TEST(locations_are_written_when_they_were_given) {
+  char *plain, *located;
+  for (int k = 0; k < 2; k++) {
+    ir_graph *g = ir_new();
+    val x = ir_param(g, TPU_F32, DIMS(4));
+    if (k) ir_set_location(g, "aten::exp", "/a \"b\"/c.py:12");
+    x = ir_unary(g, IR_EXP, x);
+    if (k) ir_set_location(g, "aten::neg", "");
+    ir_output(g, ir_unary(g, IR_NEG, x), -1);
+    *(k ? &located : &plain) = text_of(g);
+    ir_free(g);
+  }
+  CHECK(!strstr(plain, "loc("));
+  CHECK(strstr(located, "-> tensor<4xf32> loc(\"aten::exp\"(\"/a \\22b\\22/c.py\":12:0))\n"));
+  CHECK(strstr(located, "-> tensor<4xf32> loc(\"aten::neg\")\n"));
+  mem_free(plain);
+  mem_free(located);
+}
+
 /* Built twice, or with other operations in between that nobody needs: the same bytes. */
 TEST(equal_graphs_have_equal_text) {
   char *texts[2];

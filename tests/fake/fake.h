@@ -17,30 +17,31 @@
 #include <stdint.h>
 
 /* X(result, name, arguments) */
-#define FAKE_CONTROL(X)                                                                                          \
-  /* Objects alive: "client", "buffer", "event", "exec" (loaded), "executable", "serialized", "error", "all". */ \
-  X(int64_t, live, (const char *what))                                                                           \
-  /* Since the start: "calls" (that can fail), "compile", "execute", "from_host", "to_host", "copy", "load". */  \
-  X(int64_t, count, (const char *what))                                                                          \
-  /* Call number nth from now gives an INTERNAL error; 0: off. */                                                \
-  X(void, fail_call, (int64_t nth))                                                                              \
-  /* Calls counted since fail_call. */                                                                           \
-  X(int64_t, fail_count, (void))                                                                                 \
-  /* Execution number nth from now succeeds at once and fails later, with this PJRT error code; 0: off. */       \
-  X(void, fail_execution, (int64_t nth, int code))                                                               \
-  /* Executions from now on become ready only after release(). */                                                \
-  X(void, hold, (void))                                                                                          \
-  X(void, release, (void))                                                                                       \
-  /* Executions from now on become ready after so many milliseconds. */                                          \
-  X(void, delay, (int ms))                                                                                       \
-  /* Of clients made from now on. */                                                                             \
-  X(void, platform, (const char *name))                                                                          \
-  /* Bytes a device can hold; more is RESOURCE_EXHAUSTED. */                                                     \
-  X(void, device_memory, (int64_t bytes))                                                                        \
-  /* What GetPjrtApi gives from now on: "good", "null", "tiny" (no slots), "short" (old: 50 slots),              \
-   * "major" (ABI 7.1), "missing:<slot>", "stub:<slot>" (answers UNIMPLEMENTED). */                              \
-  X(void, table, (const char *kind))                                                                             \
-  /* Everything above back to its default; releases what is held. */                                             \
+#define FAKE_CONTROL(X)                                                                                            \
+  /* Objects alive: "client", "buffer", "event", "exec" (loaded), "executable", "serialized", "topology", "error", \
+   * "all". */                                                                                                     \
+  X(int64_t, live, (const char *what))                                                                             \
+  /* Since the start: "calls" (that can fail), "compile", "execute", "from_host", "to_host", "copy", "load". */    \
+  X(int64_t, count, (const char *what))                                                                            \
+  /* Call number nth from now gives an INTERNAL error; 0: off. */                                                  \
+  X(void, fail_call, (int64_t nth))                                                                                \
+  /* Calls counted since fail_call. */                                                                             \
+  X(int64_t, fail_count, (void))                                                                                   \
+  /* Execution number nth from now succeeds at once and fails later, with this PJRT error code; 0: off. */         \
+  X(void, fail_execution, (int64_t nth, int code))                                                                 \
+  /* Executions from now on become ready only after release(). */                                                  \
+  X(void, hold, (void))                                                                                            \
+  X(void, release, (void))                                                                                         \
+  /* Executions from now on become ready after so many milliseconds. */                                            \
+  X(void, delay, (int ms))                                                                                         \
+  /* Of clients made from now on. */                                                                               \
+  X(void, platform, (const char *name))                                                                            \
+  /* Bytes a device can hold; more is RESOURCE_EXHAUSTED. */                                                       \
+  X(void, device_memory, (int64_t bytes))                                                                          \
+  /* What GetPjrtApi gives from now on: "good", "null", "tiny" (no slots), "short" (old: 50 slots),                \
+   * "major" (ABI 7.1), "missing:<slot>", "stub:<slot>" (answers UNIMPLEMENTED). */                                \
+  X(void, table, (const char *kind))                                                                               \
+  /* Everything above back to its default; releases what is held. */                                               \
   X(void, reset, (void))
 
 typedef struct {

@@ -18,7 +18,7 @@ enum { SLOTS = 138, MAX_DEVICES = 64 };
 
 /* ---- what is counted ------------------------------------------------------------------------------------------- */
 
-#define COUNTED(X) X(client) X(buffer) X(event) X(exec) X(executable) X(serialized) X(error)
+#define COUNTED(X) X(client) X(buffer) X(event) X(exec) X(executable) X(serialized) X(topology) X(error)
 #define COUNTERS(X) X(calls) X(compile) X(execute) X(from_host) X(to_host) X(copy) X(load)
 
 static struct {
@@ -64,6 +64,10 @@ struct PJRT_Client {
   PJRT_Device *list[MAX_DEVICES];
 };
 
+struct PJRT_TopologyDescription {
+  PJRT_DeviceDescription device, *list[4];
+};
+
 typedef struct waiter {
   struct waiter *next;
   void (*fn)(PJRT_Error *, void *);
@@ -107,7 +111,7 @@ struct PJRT_LoadedExecutable {
 
 struct PJRT_Executable {
   program *p;
-  PJRT_NamedValue cost[2];
+  PJRT_NamedValue cost[3];
 };
 
 struct PJRT_SerializedExecutable {
@@ -443,21 +447,89 @@ CALL(PJRT_Device_MemoryStats) {
   return NULL;
 }
 
-CALL(PJRT_Client_Compile) {
-  ENTER(PJRT_Client_Compile);
+/* Topologies: "fake:2x2" has 4 devices; other names are refused. */
+CALL(PJRT_TopologyDescription_Create) {
+  ENTER(PJRT_TopologyDescription_Create);
+  static const char known[] = "fake:2x2";
+  if (a->topology_name_size != sizeof known - 1 || memcmp(a->topology_name, known, sizeof known - 1) != 0)
+    return error_new(PJRT_CODE_INVALID_ARGUMENT, "fake: unknown topology %.*s", (int)a->topology_name_size,
+                     a->topology_name);
+  a->topology = calloc(1, sizeof *a->topology);
+  if (!a->topology) abort();
+  a->topology->device.kind = "fake chip";
+  for (int i = 0; i < 4; i++) a->topology->list[i] = &a->topology->device;
+  alive.topology++;
+  return NULL;
+}
+
+CALL(PJRT_TopologyDescription_Destroy) {
+  CHECK_SIZE(PJRT_TopologyDescription_Destroy);
+  free(a->topology);
+  alive.topology--;
+  return NULL;
+}
+
+CALL(PJRT_TopologyDescription_PlatformName) {
+  ENTER(PJRT_TopologyDescription_PlatformName);
+  a->platform_name = set.platform;
+  a->platform_name_size = strlen(set.platform);
+  return NULL;
+}
+
+CALL(PJRT_TopologyDescription_PlatformVersion) {
+  ENTER(PJRT_TopologyDescription_PlatformVersion);
+  a->platform_version = "fake 1";
+  a->platform_version_size = 6;
+  return NULL;
+}
+
+CALL(PJRT_TopologyDescription_GetDeviceDescriptions) {
+  ENTER(PJRT_TopologyDescription_GetDeviceDescriptions);
+  a->descriptions = a->topology->list;
+  a->num_descriptions = 4;
+  return NULL;
+}
+
+static PJRT_Error *compile(const PJRT_Program *p, size_t options, program **out) {
   counts.compile++;
-  const PJRT_Program *p = a->program;
   if (p->struct_size < PJRT_END_OF(PJRT_Program, format_size)) return bad_size("PJRT_Program", p->struct_size, 48);
   if (p->format_size != 4 || memcmp(p->format, "mlir", 4) != 0)
     return error_new(PJRT_CODE_INVALID_ARGUMENT, "fake: the program format is not mlir");
-  if (!a->compile_options_size) return error_new(PJRT_CODE_INVALID_ARGUMENT, "fake: no compile options");
+  if (!options) return error_new(PJRT_CODE_INVALID_ARGUMENT, "fake: no compile options");
+  return program_new(p->code, p->code_size, out);
+}
+
+CALL(PJRT_Client_Compile) {
+  ENTER(PJRT_Client_Compile);
   program *made;
-  PJRT_Error *e = program_new(p->code, p->code_size, &made);
+  PJRT_Error *e = compile(a->program, a->compile_options_size, &made);
   if (e) return e;
   a->executable = calloc(1, sizeof *a->executable);
   if (!a->executable) abort();
   a->executable->p = made;
   alive.exec++;
+  return NULL;
+}
+
+CALL(PJRT_Compile) {
+  ENTER(PJRT_Compile);
+  program *made;
+  PJRT_Error *e = compile(a->program, a->compile_options_size, &made);
+  if (e) return e;
+  a->executable = calloc(1, sizeof *a->executable);
+  if (!a->executable) abort();
+  a->executable->p = made;
+  alive.executable++;
+  return NULL;
+}
+
+CALL(PJRT_Executable_OptimizedProgram) {
+  ENTER(PJRT_Executable_OptimizedProgram);
+  const program *p = a->executable->p;
+  if (a->program->code) memcpy((char *)(uintptr_t)a->program->code, p->text, p->len);
+  a->program->code_size = p->len;
+  a->program->format = "mlir";
+  a->program->format_size = 4;
   return NULL;
 }
 
@@ -508,11 +580,15 @@ CALL(PJRT_Executable_GetCostAnalysis) {
   ENTER(PJRT_Executable_GetCostAnalysis);
   const fake_signature *s = &a->executable->p->sig;
   PJRT_NamedValue *v = a->executable->cost;
-  v[0] = (PJRT_NamedValue){.struct_size = sizeof *v, .name = "flops", .name_size = 5, .type = 3};
+  v[0] =
+      (PJRT_NamedValue){.struct_size = sizeof *v, .name = "flopsXX", .name_size = 5, .type = 3}; /* no NUL after it */
+  v[0].u.float_value = 12;
+  v[2] = (PJRT_NamedValue){.struct_size = sizeof *v, .name = "text", .name_size = 4, .type = PJRT_VALUE_STRING};
+  v[2].u.string_value = "no figure";
   v[1] = (PJRT_NamedValue){.struct_size = sizeof *v, .name = "bytes accessed{}", .name_size = 14, .type = 3};
   for (size_t i = 0; i < s->nargs; i++) v[1].u.float_value += (float)s->args[i].bytes;
   for (size_t i = 0; i < s->nresults; i++) v[1].u.float_value += (float)s->results[i].bytes;
-  a->num_properties = 2;
+  a->num_properties = 3;
   a->properties = v;
   return NULL;
 }

@@ -1,0 +1,138 @@
+/* Ahead of time: programs compiled for devices that are not here, by a second plugin beside the one in use. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec/exec.h"
+
+struct tpu_topology {
+  tpu_topology *next;
+  pjrt_api *api;
+  pjrt_topology *t;
+  tpu_topology_info info;
+  const char *plugin;
+  char text[]; /* plugin and name */
+};
+
+struct tpu_aot {
+  tpu_topology *topology;
+  pjrt_aot *x;
+  char *bytes; /* lent by the last call */
+  char format[32];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static tpu_topology *topologies;
+
+/* Without a TPU, libtpu waits for a metadata server that is not there, and lets only one process in. Who set these
+ * variables knows better. */
+static void calm_libtpu(const char *plugin) {
+  const char *file = strrchr(plugin, '/');
+  if (strcmp(file ? file + 1 : plugin, "libtpu.so") != 0 || pjrt_tpu_attached("/sys")) return;
+  setenv("TPU_SKIP_MDS_QUERY", "1", 0);
+  setenv("TPU_WORKER_ID", "0", 0);
+  setenv("TPU_WORKER_HOSTNAMES", "localhost", 0);
+  setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1", 0);
+}
+
+static tpu_err *make(const char *plugin, const char *name, tpu_topology **out) {
+  size_t np = strlen(plugin) + 1, nn = strlen(name) + 1;
+  tpu_topology *t = mem_calloc(sizeof *t + np + nn);
+  if (!t) return err_nomem();
+  t->plugin = memcpy(t->text, plugin, np);
+  t->info.name = memcpy(t->text + np, name, nn);
+  calm_libtpu(plugin);
+  tpu_err *e = pjrt_load(plugin, &t->api);
+  if (!e) e = pjrt_topology_new(t->api, name, &t->t);
+  if (e) {
+    mem_free(t);
+    return e;
+  }
+  t->info.platform = pjrt_topology_platform(t->t);
+  t->info.platform_version = pjrt_topology_platform_version(t->t);
+  t->info.kind = pjrt_topology_kind(t->t);
+  t->info.device_count = pjrt_topology_device_count(t->t);
+  t->info.stablehlo_version = pjrt_stablehlo_version(t->api);
+  pjrt_api_version(t->api, &t->info.pjrt_major, &t->info.pjrt_minor);
+  *out = t;
+  return NULL;
+}
+
+tpu_err *tpu_topology_get(const char *plugin, const char *name, tpu_topology **out) {
+  pthread_mutex_lock(&lock);
+  tpu_topology *t = topologies;
+  while (t && (strcmp(t->plugin, plugin) != 0 || strcmp(t->info.name, name) != 0)) t = t->next;
+  tpu_err *e = NULL;
+  if (!t && !(e = make(plugin, name, &t))) {
+    t->next = topologies;
+    topologies = t;
+  }
+  pthread_mutex_unlock(&lock);
+  *out = e ? NULL : t;
+  return e;
+}
+
+void tpu_topology_describe(const tpu_topology *t, tpu_topology_info *out) { *out = t->info; }
+
+tpu_err *tpu_aot_compile(tpu_topology *t, const char *text, size_t len, const char *options, size_t options_len,
+                         tpu_aot **out) {
+  *out = NULL;
+  tpu_aot *a = mem_calloc(sizeof *a);
+  if (!a) return err_nomem();
+  a->topology = t;
+  tpu_err *e = pjrt_topology_compile(t->t, text, len, options, options_len, &a->x);
+  if (e) mem_free(a);
+  else *out = a;
+  return e;
+}
+
+tpu_err *tpu_aot_memory(tpu_aot *a, tpu_aot_memory_stats *out) {
+  pjrt_memory m;
+  tpu_err *e = pjrt_aot_memory(a->topology->t, a->x, &m);
+  *out = (tpu_aot_memory_stats){m.arguments, m.outputs, m.aliased, m.temporaries, m.code, m.peak};
+  return e;
+}
+
+tpu_err *tpu_aot_cost(tpu_aot *a, tpu_aot_cost_fn fn, void *ctx) {
+  return pjrt_aot_cost(a->topology->t, a->x, fn, ctx);
+}
+
+static void drop_bytes(tpu_aot *a) {
+  mem_free(a->bytes);
+  a->bytes = NULL;
+}
+
+tpu_err *tpu_aot_program(tpu_aot *a, const char **bytes, size_t *n, const char **format) {
+  drop_bytes(a);
+  tpu_err *e = pjrt_aot_program(a->topology->t, a->x, &a->bytes, n, a->format);
+  *bytes = a->bytes;
+  *format = a->format;
+  return e;
+}
+
+tpu_err *tpu_aot_serialize(tpu_aot *a, const char **bytes, size_t *n) {
+  drop_bytes(a);
+  tpu_err *e = pjrt_aot_serialize(a->topology->t, a->x, &a->bytes, n);
+  *bytes = a->bytes;
+  return e;
+}
+
+tpu_err *tpu_aot_keep(tpu_aot *a, const char *text, size_t len, const char *folder) {
+  const char *bytes;
+  size_t n;
+  const tpu_topology *t = a->topology;
+  const tpu_plugin_info plugin = {.path = t->plugin,
+                                  .platform = t->info.platform,
+                                  .platform_version = t->info.platform_version,
+                                  .pjrt_major = t->info.pjrt_major,
+                                  .pjrt_minor = t->info.pjrt_minor,
+                                  .device_count = t->info.device_count};
+  TPU_TRY(tpu_aot_serialize(a, &bytes, &n));
+  return cache_keep(folder, &plugin, t->info.kind, text, len, bytes, n);
+}
+
+void tpu_aot_release(tpu_aot *a) {
+  if (!a) return;
+  pjrt_aot_free(a->topology->t, a->x);
+  drop_bytes(a);
+  mem_free(a);
+}

@@ -1,0 +1,155 @@
+/* Compiling for devices that are not here: a topology is a plugin's description of some, by name. It needs no client,
+ * and what is compiled for it cannot be run by this process: it is looked at, and written away. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "pjrt/door.h"
+
+struct pjrt_topology {
+  pjrt_api *api;
+  PJRT_TopologyDescription *t;
+  char *platform, *platform_version, *kind;
+  int device_count;
+};
+
+static tpu_err *create(pjrt_topology *t, const char *name) {
+  PJRT_TopologyDescription_Create_Args a = {.topology_name = name, .topology_name_size = strlen(name)};
+  TPU_TRY(PJRT_CALL(t->api, PJRT_TopologyDescription_Create, &a));
+  if (!a.topology) return door_no_result(t->api, "PJRT_TopologyDescription_Create");
+  t->t = a.topology;
+  return NULL;
+}
+
+static tpu_err *describe(pjrt_topology *t) {
+  PJRT_TopologyDescription_PlatformName_Args n = {.topology = t->t};
+  TPU_TRY(PJRT_CALL(t->api, PJRT_TopologyDescription_PlatformName, &n));
+  if (!(t->platform = door_text(n.platform_name, n.platform_name_size))) return err_nomem();
+  PJRT_TopologyDescription_PlatformVersion_Args v = {.topology = t->t};
+  TPU_TRY(PJRT_CALL(t->api, PJRT_TopologyDescription_PlatformVersion, &v));
+  if (!(t->platform_version = door_text(v.platform_version, v.platform_version_size))) return err_nomem();
+  PJRT_TopologyDescription_GetDeviceDescriptions_Args d = {.topology = t->t};
+  TPU_TRY(PJRT_CALL(t->api, PJRT_TopologyDescription_GetDeviceDescriptions, &d));
+  if (!d.num_descriptions || d.num_descriptions > INT32_MAX || !d.descriptions)
+    return err_new(TPU_ERR_RUNTIME, "it has %zu devices", d.num_descriptions);
+  t->device_count = (int)d.num_descriptions;
+  PJRT_DeviceDescription_Kind_Args k = {.device_description = d.descriptions[0]};
+  TPU_TRY(PJRT_CALL(t->api, PJRT_DeviceDescription_Kind, &k));
+  return (t->kind = door_text(k.device_kind, k.device_kind_size)) ? NULL : err_nomem();
+}
+
+tpu_err *pjrt_topology_new(pjrt_api *api, const char *name, pjrt_topology **out) {
+  *out = NULL;
+  if (!api->PJRT_TopologyDescription_Destroy) return door_missing(api, "PJRT_TopologyDescription_Destroy");
+  pjrt_topology *t = mem_calloc(sizeof *t);
+  if (!t) return err_nomem();
+  t->api = api;
+  tpu_err *e = create(t, name);
+  if (!e) e = describe(t);
+  if (e) {
+    pjrt_topology_free(t);
+    return err_wrap(e, "topology %s of the PJRT plugin %s", name, api->path);
+  }
+  *out = t;
+  return NULL;
+}
+
+void pjrt_topology_free(pjrt_topology *t) {
+  if (!t) return;
+  if (t->t) {
+    PJRT_TopologyDescription_Destroy_Args a = {.topology = t->t};
+    PJRT_DROP(t->api, PJRT_TopologyDescription_Destroy, &a);
+  }
+  mem_free(t->platform);
+  mem_free(t->platform_version);
+  mem_free(t->kind);
+  mem_free(t);
+}
+
+const char *pjrt_topology_platform(const pjrt_topology *t) { return t->platform; }
+
+const char *pjrt_topology_platform_version(const pjrt_topology *t) { return t->platform_version; }
+
+const char *pjrt_topology_kind(const pjrt_topology *t) { return t->kind; }
+
+int pjrt_topology_device_count(const pjrt_topology *t) { return t->device_count; }
+
+tpu_err *pjrt_topology_compile(pjrt_topology *t, const char *text, size_t len, const char *options, size_t options_len,
+                               pjrt_aot **out) {
+  *out = NULL;
+  if (!options) options = pjrt_portable_options(&options_len);
+  PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size),
+                    .code = text,
+                    .code_size = len,
+                    .format = "mlir",
+                    .format_size = 4};
+  PJRT_Compile_Args a = {
+      .topology = t->t, .program = &p, .compile_options = options, .compile_options_size = options_len};
+  TPU_TRY(PJRT_CALL(t->api, PJRT_Compile, &a));
+  if (!a.executable) return door_no_result(t->api, "PJRT_Compile");
+  *out = a.executable;
+  return NULL;
+}
+
+tpu_err *pjrt_aot_memory(pjrt_topology *t, pjrt_aot *x, pjrt_memory *out) {
+  *out = (pjrt_memory){0};
+  PJRT_Executable_GetCompiledMemoryStats_Args a = {.executable = x};
+  TPU_TRY(PJRT_CALL(t->api, PJRT_Executable_GetCompiledMemoryStats, &a));
+  *out = (pjrt_memory){.arguments = a.argument_size_in_bytes,
+                       .outputs = a.output_size_in_bytes,
+                       .aliased = a.alias_size_in_bytes,
+                       .temporaries = a.temp_size_in_bytes,
+                       .code = a.generated_code_size_in_bytes,
+                       .peak = a.peak_memory_in_bytes};
+  return NULL;
+}
+
+tpu_err *pjrt_aot_cost(pjrt_topology *t, pjrt_aot *x, void (*fn)(void *ctx, const char *name, double value),
+                       void *ctx) {
+  PJRT_Executable_GetCostAnalysis_Args a = {.executable = x};
+  TPU_TRY(PJRT_CALL(t->api, PJRT_Executable_GetCostAnalysis, &a));
+  for (size_t i = 0; i < a.num_properties; i++) {
+    const PJRT_NamedValue *v = &a.properties[i];
+    if (v->type != PJRT_VALUE_FLOAT && v->type != PJRT_VALUE_INT64) continue;
+    char *name = door_text(v->name, v->name_size);
+    if (!name) return err_nomem();
+    fn(ctx, name, v->type == PJRT_VALUE_FLOAT ? (double)v->u.float_value : (double)v->u.int64_value);
+    mem_free(name);
+  }
+  return NULL;
+}
+
+tpu_err *pjrt_aot_program(pjrt_topology *t, pjrt_aot *x, char **out, size_t *out_len, char format[32]) {
+  *out = NULL;
+  *out_len = 0;
+  format[0] = 0;
+  PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size)};
+  PJRT_Executable_OptimizedProgram_Args a = {.executable = x, .program = &p};
+  TPU_TRY(PJRT_CALL(t->api, PJRT_Executable_OptimizedProgram, &a)); /* asks for the size */
+  if (!p.code_size) return door_no_result(t->api, "PJRT_Executable_OptimizedProgram");
+  char *code = mem_alloc(p.code_size);
+  if (!code) return err_nomem();
+  p.code = code;
+  tpu_err *e = PJRT_CALL(t->api, PJRT_Executable_OptimizedProgram, &a);
+  if (e) {
+    mem_free(code);
+    return e;
+  }
+  size_t n = p.format && p.format_size < 31 ? p.format_size : 0;
+  if (n) memcpy(format, p.format, n);
+  format[n] = 0;
+  *out = code;
+  *out_len = p.code_size;
+  return NULL;
+}
+
+tpu_err *pjrt_aot_serialize(pjrt_topology *t, pjrt_aot *x, char **out, size_t *out_len) {
+  *out = NULL;
+  *out_len = 0;
+  return door_serialize(t->api, x, out, out_len);
+}
+
+void pjrt_aot_free(pjrt_topology *t, pjrt_aot *x) {
+  if (!x) return;
+  PJRT_Executable_Destroy_Args a = {.executable = x};
+  PJRT_DROP(t->api, PJRT_Executable_Destroy, &a);
+}

@@ -1,0 +1,71 @@
+"""What torch.tpu.aot says where libtpu is missing, too old or too new; and that it costs nothing when it is not used."""
+
+import pytest
+from tpu_testing import device_only, run_python
+
+pytestmark = device_only
+
+
+def say(code, **env):
+    return run_python(f"import torch\ntry:\n    {code}\nexcept Exception as e:\n    print(type(e).__name__, e)", **env).stdout
+
+
+def test_importing_torch_loads_neither():
+    out = run_python(
+        "import sys, torch; torch.ones(1, device='tpu'); print('torch_tpu.aot' in sys.modules, 'libtpu.so' in open('/proc/self/maps').read())"
+    )
+    assert "False False" in out.stdout
+
+
+def test_no_libtpu(tmp_path):
+    out = say("torch.tpu.aot.topology('v5e:2x2')", TORCH_TPU_AOT_LIBRARY=str(tmp_path / "libtpu.so"))
+    assert "RuntimeError" in out
+    assert "pip install libtpu==0.0.52" in out
+    code = "import importlib.util as u; find = u.find_spec; u.find_spec = lambda n, *a: None if n == 'libtpu' else find(n, *a); "
+    out = say(code + "torch.tpu.aot.topology('v5e:2x2')")
+    assert "no libtpu was found" in out
+    assert "pip install libtpu==0.0.52" in out
+
+
+def test_a_file_that_is_no_plugin(tmp_path):
+    (tmp_path / "libtpu.so").write_text("no library")
+    out = say("torch.tpu.aot.topology('v5e:2x2')", TORCH_TPU_AOT_LIBRARY=str(tmp_path / "libtpu.so"))
+    assert "is not a shared library" in out
+    assert "pip install libtpu" in out
+
+
+@pytest.mark.parametrize("slot", [82, 86])
+def test_one_that_is_too_old(fake_plugin, slot):
+    """A plugin that lacks a function for topologies."""
+    out = say("torch.tpu.aot.topology('fake:2x2')", TORCH_TPU_AOT_LIBRARY=fake_plugin, FAKE_PJRT_TABLE=f"missing:{slot}")
+    assert "RuntimeError" in out
+    assert "too old" in out
+
+
+def test_another_abi(fake_plugin):
+    out = say("torch.tpu.aot.topology('fake:2x2')", TORCH_TPU_AOT_LIBRARY=fake_plugin, FAKE_PJRT_TABLE="major")
+    assert "ABI version 7.1, expected 0.106 to 0.117" in out
+
+
+def test_unknown_topology(fake_plugin):
+    out = say("torch.tpu.aot.topology('v5e:2x2')", TORCH_TPU_AOT_LIBRARY=fake_plugin)
+    assert "ValueError" in out
+    assert "Known forms: v3:2x2" in out
+
+
+def test_compiling_beside_the_plugin_in_use(fake_plugin):
+    """A second plugin in one process; the first goes on."""
+    out = say(
+        "p = torch.tpu.aot.compile(lambda x: x + 1, (torch.empty(4, 3, device='meta'),), topology='fake:2x2'); "
+        "print(p.memory().arguments, p.topology.kind, (torch.ones(2, device='tpu') + 1).tolist())",
+        TORCH_TPU_AOT_LIBRARY=fake_plugin,
+    )
+    assert "48 fake chip [2.0, 2.0]" in out
+
+
+def test_a_program_with_an_operator_of_the_host(fake_plugin):
+    out = say(
+        "torch.tpu.aot.compile(lambda x: torch.from_numpy(x.cpu().numpy()), (torch.empty(3),), topology='fake:2x2')",
+        TORCH_TPU_AOT_LIBRARY=fake_plugin,
+    )
+    assert "cannot be one program" in out

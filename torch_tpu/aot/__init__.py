@@ -1,0 +1,342 @@
+"""torch.tpu.aot: compiles for TPUs that are not here, and says what the program needs: docs/aot.md.
+
+    program = torch.tpu.aot.compile(step, (x, y), topology="v5e:2x2")
+    print(program.memory(), program.cost(), program.mfu())
+
+libtpu's compiler does the work, on any machine; nothing is executed. The figures of memory are the compiler's, those of time are
+an estimate made from its schedule (docs/aot.md says how)."""
+
+import ctypes
+import importlib.util
+import os
+from ctypes import byref, c_char_p, c_size_t, c_void_p
+from dataclasses import dataclass, field
+
+from torch_tpu import _core
+from torch_tpu.aot import _flops, _hlo, _time
+from torch_tpu.aot.chips import CHIPS, Chip, known_forms
+
+__all__ = ["CHIPS", "Chip", "Cost", "Fusion", "Memory", "Program", "Topology", "compile", "compile_text", "topology"]
+
+_OLDEST, _NEWEST = (0, 106), (0, 117)  # PJRT C API versions that were tried; src/pjrt/abi.h
+_INSTALL = (
+    "Compiling for a TPU needs Google's package libtpu (its compiler works without a TPU): pip install libtpu==0.0.52, or set "
+    "TORCH_TPU_AOT_LIBRARY to the path of a libtpu.so"
+)
+
+
+def _library():
+    """The path of libtpu.so. The package is not imported: that would change which plugin the process runs on."""
+    named = os.environ.get("TORCH_TPU_AOT_LIBRARY") or os.environ.get("TPU_LIBRARY_PATH")
+    if named:
+        if not os.path.isfile(named):
+            raise RuntimeError(f"torch.tpu.aot: there is no file {named}. {_INSTALL}")
+        return named
+    spec = importlib.util.find_spec("libtpu")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = os.path.join(folder, "libtpu.so")
+        if os.path.isfile(path):
+            return path
+    raise RuntimeError(f"torch.tpu.aot: no libtpu was found. {_INSTALL}")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """TPU devices that need not be here."""
+
+    name: str  # "v5e:2x2"
+    kind: str  # "TPU v5 lite"
+    device_count: int
+    chip: Chip | None  # what is published about a device; None for a generation without an entry in chips.py
+    platform_version: str  # of the compiler
+    handle: int = field(repr=False)
+
+
+def topology(name):
+    """The topology of this name, such as "v5e:2x2" (generation : chips in each direction).
+
+    Raises ValueError for a name that libtpu does not know, RuntimeError when there is no libtpu, or when it is too old."""
+    if not isinstance(name, str):
+        raise TypeError(f"torch.tpu.aot.topology: expected a name such as 'v5e:2x2', got {type(name).__name__}")
+    path = _library()
+    handle = c_void_p()
+    try:
+        _core.core.tpu_topology_get(path.encode(), name.encode(), byref(handle))
+    except NotImplementedError as error:
+        raise RuntimeError(
+            f"torch.tpu.aot: {path} cannot compile for a topology ({error}); it is too old or no libtpu. {_INSTALL}"
+        ) from None
+    except RuntimeError as error:
+        text = str(error)
+        if "TopologyDescription_Create" not in text:
+            raise RuntimeError(f"torch.tpu.aot: {text}. {_INSTALL}") from None
+        reason = text.rpartition("PJRT_TopologyDescription_Create: ")[2]
+        raise ValueError(f"torch.tpu.aot: unknown topology {name!r}: {reason}. Known forms: {known_forms()}") from None
+    info = _core.TopologyInfo()
+    _core.core.tpu_topology_describe(handle, byref(info))
+    version = (info.pjrt_major, info.pjrt_minor)
+    if version > _NEWEST:
+        import warnings
+
+        warnings.warn(
+            f"torch.tpu.aot: {path} speaks PJRT C API {version[0]}.{version[1]}; tried are {_OLDEST[0]}.{_OLDEST[1]} to "
+            f"{_NEWEST[0]}.{_NEWEST[1]}. What it says may be read wrongly",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return Topology(
+        name,
+        info.kind.decode(),
+        info.device_count,
+        CHIPS.get(name.partition(":")[0]),
+        info.platform_version.decode("utf-8", "replace"),
+        handle.value,
+    )
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one device, as the compiler says. `peak` is its own figure of the most that is needed at once."""
+
+    arguments: int
+    outputs: int
+    aliased: int  # outputs that take the place of arguments
+    temporaries: int
+    code: int
+    peak: int
+    limit: int | None  # what a program may use on this device; None: not known
+    by_kind: dict  # {"parameter": bytes, "optimizer": ..., ...} of the arguments, without what layouts pad
+
+    @property
+    def total(self):
+        """Arguments, new outputs, temporaries and code together."""
+        return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
+
+    @property
+    def fits(self):
+        """Whether it fits into the device; None: the limit is not known."""
+        return None if self.limit is None else self.total <= self.limit
+
+    def __str__(self):
+        mb = lambda n: f"{n / 1e6:,.1f} MB"  # noqa: E731
+        kinds = ", ".join(f"{k} {mb(n)}" for k, n in self.by_kind.items())
+        limit = f" of {mb(self.limit)} ({100 * self.total / self.limit:.1f} %)" if self.limit else ""
+        return (
+            f"{mb(self.total)}{limit}: arguments {mb(self.arguments)} ({kinds}), outputs {mb(self.outputs)} of which "
+            f"{mb(self.aliased)} in place, temporaries {mb(self.temporaries)}, code {mb(self.code)}; peak {mb(self.peak)}"
+        )
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """An instruction of the schedule: usually a fusion of many operations."""
+
+    name: str
+    op: str  # the operator of PyTorch that it comes from
+    where: str  # file:line of the user's program
+    seconds: float  # of all its runs together
+    share: float  # of the whole time
+    count: int  # runs
+    source: str  # what the time rests on: compiler, roofline, link, transfer
+    bytes: int  # read and written in HBM by one run
+
+    def __str__(self):
+        return f"{self.seconds * 1e6:10.1f} us {100 * self.share:5.1f} %  {self.op or '-':28} {self.where or '-'}  ({self.name}, {self.source})"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run takes on one device."""
+
+    flops: int  # of the products (matmul, convolution) of the program as it was captured
+    flops_by_dtype: dict
+    compiler_flops: float  # all operations that the compiler counts in what it made; bodies of loops once
+    bytes: float  # accessed, as the compiler counts
+    transcendentals: float
+    seconds: float  # the estimate of docs/aot.md, without launch
+    floor: float  # seconds: flops / peak, or inputs and outputs / bandwidth
+    parts: dict  # {what it rests on: seconds}
+    notes: list  # what the model did not know
+
+    def __str__(self):
+        parts = ", ".join(f"{k} {v * 1e3:.3f} ms" for k, v in self.parts.items())
+        return (
+            f"estimated {self.seconds * 1e3:.3f} ms ({parts}; at least {self.floor * 1e3:.3f} ms), "
+            f"{self.flops / 1e9:,.3f} GFLOP in products, {self.bytes / 1e6:,.1f} MB accessed"
+        )
+
+
+class Program:
+    """A program compiled for one device of a topology."""
+
+    def __init__(self, handle, topology, text, parameters=(), outputs=(), result=None):
+        self._handle = handle
+        self.topology = topology
+        self.stablehlo = text  # what was compiled
+        self.parameters = list(parameters)  # what each of its inputs is, as Value
+        self.outputs = list(outputs)  # the same of its outputs
+        self.result = result  # what the function returned, with Values in place of tensors
+        self._module = self._cost = self._figures = self._times = None
+
+    def __del__(self):
+        if self._handle and _core is not None and _core.core is not None:
+            _core.core.tpu_aot_release(self._handle)
+            self._handle = None
+
+    def __repr__(self):
+        return f"<program for {self.topology.name}: {len(self.parameters)} inputs, {len(self.outputs)} outputs, {self.memory()}>"
+
+    def memory(self):
+        """Memory on one device, in bytes."""
+        s = _core.AotMemoryStats()
+        _core.core.tpu_aot_memory(self._handle, byref(s))
+        kinds = {}
+        for p in self.parameters:
+            kinds[p.kind] = kinds.get(p.kind, 0) + p.nbytes
+        chip = self.topology.chip
+        return Memory(s.arguments, s.outputs, s.aliased, s.temporaries, s.code, s.peak, chip.hbm_bytes if chip else None, kinds)
+
+    def compiler_figures(self):
+        """The compiler's own cost analysis, as it is: {"flops": ..., "bytes accessed": ..., "optimal_seconds": ...}. Its
+        optimal_seconds is wrong (negative) on large programs and is used nowhere here."""
+        if self._figures is None:
+            found = {}
+            _core.core.tpu_aot_cost(
+                self._handle, _core.AotCost(lambda _, name, value: found.__setitem__(name.decode(), value)), None
+            )
+            self._figures = found
+        return self._figures
+
+    def _bytes_of(self, function, *more):
+        data, n = c_void_p(), c_size_t()
+        function(self._handle, byref(data), byref(n), *more)
+        return ctypes.string_at(data, n.value)
+
+    def module(self):
+        """The optimized program (torch_tpu.aot._hlo.Module): instructions in the order of the schedule."""
+        if self._module is None:
+            format_ = c_char_p()
+            data = self._bytes_of(_core.core.tpu_aot_program, byref(format_))
+            if format_.value != b"hlo_with_config":
+                raise RuntimeError(
+                    f"torch.tpu.aot: the compiler gives its program as {format_.value!r}, expected hlo_with_config"
+                )
+            self._module = _hlo.read(data)
+        return self._module
+
+    def hlo(self, fused=False):
+        """The optimized program as text, one instruction a line, in the order of the schedule; fused: with the bodies of
+        fusions."""
+        return self.module().text(fused)
+
+    def _time(self):
+        chip = self.topology.chip
+        if chip is None:
+            raise NotImplementedError(
+                f"torch.tpu.aot: no published figures for {self.topology.name} in torch_tpu/aot/chips.py, so no time can be "
+                f"estimated; there are for {', '.join(CHIPS)}"
+            )
+        if self._times is None:
+            flops = _flops.count(self.stablehlo)
+            m = self.memory()
+            # Each dtype's products run at their own peak, one after the other.
+            slowest = sum(n / chip.peak(d) for d, n in flops.items()) * chip.peak("bfloat16")
+            self._times = _time.estimate(self.module(), chip, slowest, "bfloat16", m.arguments + m.outputs - m.aliased)
+        return self._times
+
+    def cost(self):
+        """Cost of one run on one device: operations, bytes, and the estimated time in seconds."""
+        f, t, flops = self.compiler_figures(), self._time(), _flops.count(self.stablehlo)
+        return Cost(
+            sum(flops.values()),
+            flops,
+            f.get("flops", 0.0),
+            f.get("bytes accessed", 0.0),
+            f.get("transcendentals", 0.0),
+            t.seconds,
+            t.floor,
+            t.parts,
+            t.notes,
+        )
+
+    def mfu(self):
+        """Model FLOPs utilization, 0 to 1: the time that the program's products would take at the chip's published peak for
+        their dtype, as a share of the estimated time. What the compiler recomputes does not count as work."""
+        chip, t = self.topology.chip, self._time()
+        ideal = sum(n / chip.peak(d) for d, n in _flops.count(self.stablehlo).items())
+        return ideal / t.seconds if t.seconds else 0.0
+
+    def bottlenecks(self, n=10):
+        """The n costliest instructions, costliest first, with the operator and line that they come from."""
+        t = self._time()
+        return [
+            Fusion(s.name, s.op, s.where, s.seconds, s.seconds / t.seconds if t.seconds else 0.0, s.count, s.source, s.bytes)
+            for s in t.steps[:n]
+        ]
+
+    def by_line(self):
+        """{"file:line": seconds}, costliest first; "" is what has no line."""
+        out = {}
+        for s in self._time().steps:
+            out[s.where] = out.get(s.where, 0.0) + s.seconds
+        return dict(sorted(out.items(), key=lambda kv: -kv[1]))
+
+    def serialize(self):
+        """The executable, as bytes that a PJRT client of the same libtpu on such TPUs can load."""
+        return self._bytes_of(_core.core.tpu_aot_serialize)
+
+
+def compile_text(text, topology, *, options=None):
+    """Compiles StableHLO text for one device of a topology (a name, or a Topology). options: a serialized
+    CompileOptionsProto. Raises RuntimeError when the compiler refuses the program, torch.OutOfMemoryError when it does not fit."""
+    t = topology if isinstance(topology, Topology) else globals()["topology"](topology)
+    return Program(_compile(text, t, options), t, text)
+
+
+def _compile(text, t, options=None):
+    handle, data = c_void_p(), text.encode()
+    _core.core.tpu_aot_compile(t.handle, data, len(data), options, len(options or b""), byref(handle))
+    return handle.value
+
+
+def compile(fn, example_inputs=(), *, topology, kwargs=None, state=(), name=None):
+    """Compiles fn(*example_inputs, **kwargs) as one program for one device of a TPU topology, and executes nothing on it.
+
+    fn: a module or any function: a forward pass, a loss with backward(), a whole training step with an optimizer. It is run
+        once with tensors that have no values (twice when an optimizer has no state yet), so reading a value in it is an error.
+    example_inputs: a tuple of what it is called with. Tensors give shape and dtype only: they may be real, on the meta device,
+        or fake; parameters and buffers of modules likewise. Nothing is written to them.
+    topology: a name such as "v5e:2x2", or a Topology.
+    state: modules, optimizers and tensors that the function uses; needed only for those that are not found from the function
+        itself (its closure, the globals that it names, and what it is bound to).
+
+    Gradients that are left on the parameters are outputs of the program; what the function writes (parameters, buffers,
+    optimizer states) replaces the input that it was. Numbers, such as the learning rate, are constants of the program."""
+    import torch
+
+    from torch_tpu.aot import _trace
+
+    if not callable(fn):
+        raise TypeError(f"torch.tpu.aot.compile: expected a function or a module, got {type(fn).__name__}")
+    if isinstance(example_inputs, torch.Tensor):
+        example_inputs = (example_inputs,)
+    t = topology if isinstance(topology, Topology) else globals()["topology"](topology)
+    name = name or getattr(fn, "__qualname__", type(fn).__name__)
+    captured = _trace.capture(fn, tuple(example_inputs), kwargs or {}, state, name)
+    if not captured.text:
+        raise ValueError(f"torch.tpu.aot.compile: {name} returns no tensor and writes to none, so there is nothing to compile")
+    try:
+        handle = _compile(captured.text, t)
+    except torch.OutOfMemoryError as error:
+        raise torch.OutOfMemoryError(_out_of_memory(error, t, captured)) from None
+    return Program(handle, t, captured.text, captured.parameters, captured.outputs, captured.result)
+
+
+def _out_of_memory(error, t, captured):
+    largest = sorted(captured.parameters, key=lambda p: -p.nbytes)[:5]
+    lines = "\n".join(f"  {p.nbytes / 1e6:12,.1f} MB  {p}" for p in largest)
+    return (
+        f"torch.tpu.aot.compile: the program does not fit into a device of {t.name}. The largest inputs:\n{lines}\n"
+        "Use smaller batches, bfloat16 parameters or states, activation checkpointing, or shard it over devices. The compiler "
+        f"says: {error}"
+    )
