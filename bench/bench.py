@@ -190,7 +190,11 @@ FAMILIES = {
         lambda a: a[0].scatter_add(1, a[1], a[0]),
         1,
     ),
-    "big index_put": (several(M4, lambda d: torch.arange(1024).flip(0).to(d)), lambda a: a[0].index_put((None, a[1]), a[0]), 1),
+    "big index_put": (
+        several(M4, lambda d: torch.arange(1024).flip(0).to(d)),
+        lambda a: torch.ops.aten.index_put(a[0], [None, a[1]], a[0]),
+        1,
+    ),
     "big masked write": (M4, lambda x: x.clone().masked_fill_(x > 0, 1), 3),
     "big embedding": (ids, lambda a: F.embedding(a[1], a[0]), 2),
     "big embedding backward": (*backward(ids, lambda w, i: F.embedding(i, w)), 1),
