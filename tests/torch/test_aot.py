@@ -69,3 +69,21 @@ def test_a_program_with_an_operator_of_the_host(fake_plugin):
         TORCH_TPU_AOT_LIBRARY=fake_plugin,
     )
     assert "cannot be one program" in out
+
+
+def test_a_script_is_watched(fake_plugin, tmp_path):
+    """TORCH_TPU_TOPOLOGY with a topology of the fake plugin: the report, and what it counts."""
+    script, report = tmp_path / "script.py", tmp_path / "report.txt"
+    script.write_text("import torch\nx = torch.ones(2, device='tpu')\nfor _ in range(3):\n    print((x + 1).sum().item())\n")
+    done = run_python(
+        f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')",
+        TORCH_TPU_AOT_LIBRARY=fake_plugin,
+        TORCH_TPU_TOPOLOGY="fake:2x2",
+        TORCH_TPU_AOT_REPORT=str(report),
+    )
+    assert done.stdout.split() == ["4.0"] * 3
+    text = report.read_text()
+    assert "the script on fake:2x2 (fake chip), which is not here" in text
+    assert "host reads       3 " in text
+    assert f"3  {script}:4" in text
+    assert "refused" not in text

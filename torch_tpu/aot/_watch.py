@@ -2,6 +2,7 @@
 plugin in use; a thread of this module asks libtpu meanwhile, and a report comes at the end."""
 
 import atexit
+import collections
 import contextlib
 import ctypes
 import os
@@ -11,6 +12,7 @@ import time
 from dataclasses import dataclass
 
 from torch_tpu import _core
+from torch_tpu.explain import Explain
 
 LAUNCH = 5e-6  # seconds that the host takes to launch one program; stated in the report, --launch-us sets it
 
@@ -35,7 +37,8 @@ class Watch:
     def __init__(self, name, launch, folder):
         self.name, self.launch, self.folder = name, launch, folder
         self.programs, self.kept, self.keep_error = [], 0, ""
-        self.topology = self.failed = None
+        self.topology = None
+        self._explain = Explain(quiet=True)
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="torch_tpu aot", daemon=True)
         self.start = time.monotonic()
@@ -44,7 +47,7 @@ class Watch:
         from torch_tpu import aot
 
         self.topology = aot.topology(self.name)  # a bad name is an error before the script runs
-        _core.core.tpu_explain_begin()
+        self._explain.__enter__()
         self._thread.start()
 
     def _new(self):
@@ -101,15 +104,8 @@ class Watch:
             with contextlib.suppress(Exception):  # an error that the script left is reported elsewhere
                 _core.core.tpu_synchronize(-1)
         self._drain()
-        reads = {}
-
-        @_core.ExplainReceiver
-        def receive(_, event):
-            if event.contents.kind == 4:  # TPU_EXPLAIN_READ
-                line = (event.contents.text or b"").decode("utf-8", "replace") or "(no line)"
-                reads[line] = reads.get(line, 0) + 1
-
-        _core.core.tpu_explain_end(receive, None)
+        self._explain.__exit__()
+        reads = collections.Counter(e.text or "(no line)" for e in self._explain.reads)
         return self.report(wall, reads)
 
     def report(self, wall, reads):
@@ -141,7 +137,7 @@ class Watch:
             out.append(f"    {s * 1e3:12,.3f} ms {count:8} {n:5}  {line or '(no line: deferred or compiled on another thread)'}")
         if reads:
             out.append("  host reads by line:")
-            out += [f"    {n:8}  {line}" for line, n in sorted(reads.items(), key=lambda kv: -kv[1])[:10]]
+            out += [f"    {n:8}  {line}" for line, n in reads.most_common(10)]
         refused = [w for w in programs if w.error]
         if refused:
             out.append(f"  refused by the TPU's compiler: {len(refused)}")
