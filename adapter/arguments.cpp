@@ -196,23 +196,32 @@ bool any_in_debug(const at::Tensor &t, at::Tensor (*bad)(const at::Tensor &)) {
 }
 
 // multinomial(self, num_samples, replacement, generator)
-void multinomial(c10::IValue *a) {
+void multinomial_arguments(const c10::IValue *a) {
   const at::Tensor &p = a[0].toTensor();
   const int64_t n = p.dim();
   TORCH_CHECK(n == 1 || n == 2, "prob_dist must be 1 or 2 dim");
   TORCH_CHECK(a[1].toSymInt().guard_int(__FILE__, __LINE__) > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(a[2].toBool() || a[1].toSymInt().guard_int(__FILE__, __LINE__) <= p.size(-1),
+              "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
   TORCH_CHECK(p.size(-1) <= (1 << 24), "number of categories cannot exceed 2^24");
+}
+void multinomial_values(const at::Tensor &p) {
   if (!p.is_privateuseone() || !p.is_floating_point() || p.numel() == 0 || tpu_capturing()) return;
   const at::Tensor regular = at::logical_and(p.ge(0), p.lt(INFINITY)).all(), positive = p.sum(-1).gt(0).all();
   const at::Tensor good = at::stack({regular, positive}).cpu();  // one read for both
   TORCH_CHECK(good[0].item<bool>(), "probability tensor contains either `inf`, `nan` or element < 0");
   TORCH_CHECK(good[1].item<bool>(), "invalid multinomial distribution (sum of probabilities <= 0)");
 }
+void multinomial(c10::IValue *a) {
+  multinomial_arguments(a);
+  multinomial_values(a[0].toTensor());
+}
 void multinomial_out(c10::IValue *a) {
-  multinomial(a);
+  multinomial_arguments(a);
   if (a[4].toTensor().device() != a[0].toTensor().device()) return;  // that is refused for every operator
   TORCH_CHECK(a[4].toTensor().scalar_type() == c10::kLong,
               "multinomial expects Long tensor out, got: ", a[4].toTensor().scalar_type());
+  multinomial_values(a[0].toTensor());
 }
 
 // randperm(n, generator, ...): no numbers of none
