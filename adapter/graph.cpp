@@ -24,11 +24,16 @@ void capture_begin(c10::Device device, bool for_tpu) {
 
 bool capture_drop() { return tpu_capture_drop(); }
 
+c10::DimVector usual_strides(c10::IntArrayRef sizes) {
+  c10::DimVector out(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0; stride *= std::max<int64_t>(sizes[i], 1)) out[i] = stride;
+  return out;
+}
+
 // An input is taken with its own strides when they are dense in some order, else with the usual ones.
 Tensor capture_input(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) {
-  c10::DimVector usual(sizes.size());
-  int64_t stride = 1;
-  for (size_t i = sizes.size(); i-- > 0; stride *= std::max<int64_t>(sizes[i], 1)) usual[i] = stride;
+  const c10::DimVector usual = usual_strides(sizes);
   tpu_tensor like{};
   like.sizes = sizes.data();
   like.strides = strides.data();
@@ -55,65 +60,35 @@ void capture_use_rng(const std::optional<Tensor> &state) {
   throw_if(tpu_capture_use_rng(&t));
 }
 
-// Control flow. What goes into a region or comes out of one is dense and the only tensor of its storage.
-struct Dense {
+// Tensors as the core takes them.
+struct Lent {
   std::vector<Tensor> held;
   std::vector<tpu_tensor> lent;
-  explicit Dense(const std::vector<Tensor> &tensors) {
+  explicit Lent(const std::vector<Tensor> &tensors, bool dense) {
     for (const Tensor &given : tensors) {
-      TORCH_CHECK(on_tpu(given), "torch_tpu: a tensor on ", given.device(),
-                  " cannot pass through control flow of a graph");
+      TORCH_CHECK(on_tpu(given), "torch_tpu: a tensor that a graph gives, or passes through control flow, is on ",
+                  given.device());
       Tensor t = given.resolve_conj().resolve_neg();
-      if (!t.is_contiguous() || t.storage_offset() || t.storage().nbytes() != t.numel() * t.itemsize())
+      if (dense && (!t.is_contiguous() || t.storage_offset() || t.storage().nbytes() != t.numel() * t.itemsize()))
         t = t.clone(at::MemoryFormat::Contiguous);
       held.push_back(t);
       lent.push_back(lend(t));
     }
   }
   int size() const { return static_cast<int>(lent.size()); }
-  // Tensors like these of new stores.
-  std::vector<Tensor> made(const std::vector<tpu_store *> &stores) const {
-    std::vector<Tensor> out;
-    for (size_t i = 0; i < stores.size(); i++)
-      out.push_back(make_tensor(stores[i], held[i].sizes(), held[i].strides(), held[i].scalar_type()));
-    return out;
-  }
 };
 
-void capture_if_begin(const Tensor &pred) { throw_if(tpu_capture_if_begin(Dense({pred}).lent.data())); }
-
-void capture_if_else(const std::vector<Tensor> &results) {
-  const Dense d(results);
-  throw_if(tpu_capture_if_else(d.lent.data(), d.size()));
-}
-
-std::vector<Tensor> capture_if_end(const std::vector<Tensor> &results) {
-  const Dense d(results);
-  std::vector<tpu_store *> out(results.size());
-  throw_if(tpu_capture_if_end(d.lent.data(), d.size(), out.data()));
-  return d.made(out);
-}
-
-std::vector<Tensor> capture_while_begin(const std::vector<Tensor> &carried) {
-  const Dense d(carried);
-  std::vector<tpu_store *> out(carried.size());
-  throw_if(tpu_capture_while_begin(d.lent.data(), d.size(), out.data()));
-  return d.made(out);
-}
-
-// carried: what capture_while_begin gave.
-std::vector<Tensor> capture_while_body(const Tensor &pred, const std::vector<Tensor> &carried) {
-  const Dense p({pred}), d(carried);
-  std::vector<tpu_store *> out(carried.size());
-  throw_if(tpu_capture_while_body(p.lent.data(), d.size(), out.data()));
-  return d.made(out);
-}
-
-std::vector<Tensor> capture_while_end(const std::vector<Tensor> &results) {
-  const Dense d(results);
-  std::vector<tpu_store *> out(results.size());
-  throw_if(tpu_capture_while_end(d.lent.data(), d.size(), out.data()));
-  return d.made(out);
+// Control flow: what goes into a region or comes out of one is dense and the only tensor of its storage.
+// like: what the results look like.
+std::vector<Tensor> capture_region(int64_t step, const std::vector<Tensor> &values, const std::vector<Tensor> &like) {
+  const Lent in(values, true);
+  std::vector<tpu_store *> stores(like.size());
+  throw_if(tpu_capture_region(static_cast<tpu_region_step>(step), in.lent.data(), in.size(), stores.data(),
+                              static_cast<int>(stores.size())));
+  std::vector<Tensor> out;
+  for (size_t i = 0; i < stores.size(); i++)
+    out.push_back(make_tensor(stores[i], like[i].sizes(), usual_strides(like[i].sizes()), like[i].scalar_type()));
+  return out;
 }
 
 const char *op_of(const std::string &kind) {  // for the process
@@ -123,16 +98,10 @@ const char *op_of(const std::string &kind) {  // for the process
 }
 
 int64_t capture_end(const std::vector<Tensor> &outputs, const std::string &kind, const std::string &name, bool text) {
-  std::vector<Tensor> held;
-  std::vector<tpu_tensor> lent;
-  for (const Tensor &t : outputs) {
-    TORCH_CHECK(on_tpu(t), "torch_tpu: an output of a graph is on ", t.device());
-    held.push_back(t.resolve_conj().resolve_neg());
-    lent.push_back(lend(held.back()));
-  }
+  const Lent out(outputs, false);
   auto g = std::make_unique<Graph>();
   const auto end = text ? tpu_capture_end_text : tpu_capture_end;
-  throw_if(end(lent.data(), static_cast<int>(lent.size()), op_of(kind), name.c_str(), &g->graph));
+  throw_if(end(out.lent.data(), out.size(), op_of(kind), name.c_str(), &g->graph));
   tpu_graph_describe(g->graph, &g->info);
   return reinterpret_cast<int64_t>(g.release());
 }
@@ -237,17 +206,10 @@ TORCH_LIBRARY(torch_tpu, m) {
         [](const std::vector<Tensor> &outputs, std::string kind, std::string name, bool text) {
           return capture_end(outputs, kind, name, text);
         });
-  m.def("capture_if_begin(Tensor pred) -> ()", TORCH_FN(capture_if_begin));
-  m.def("capture_if_else(Tensor[] results) -> ()",
-        [](const std::vector<Tensor> &results) { capture_if_else(results); });
-  m.def("capture_if_end(Tensor[] results) -> Tensor[]",
-        [](const std::vector<Tensor> &results) { return capture_if_end(results); });
-  m.def("capture_while_begin(Tensor[] carried) -> Tensor[]",
-        [](const std::vector<Tensor> &carried) { return capture_while_begin(carried); });
-  m.def("capture_while_body(Tensor pred, Tensor[] carried) -> Tensor[]",
-        [](const Tensor &pred, const std::vector<Tensor> &carried) { return capture_while_body(pred, carried); });
-  m.def("capture_while_end(Tensor[] results) -> Tensor[]",
-        [](const std::vector<Tensor> &results) { return capture_while_end(results); });
+  m.def("capture_region(int step, Tensor[] values, Tensor[] like) -> Tensor[]",
+        [](int64_t step, const std::vector<Tensor> &values, const std::vector<Tensor> &like) {
+          return capture_region(step, values, like);
+        });
   m.def("graph_text(int graph) -> (str, int[], int[])", TORCH_FN(graph_text));
   m.def("capture_drop() -> bool", TORCH_FN(capture_drop));
   m.def("release_graph(int graph) -> ()", TORCH_FN(release_graph));

@@ -288,15 +288,13 @@ TPU_API TPU_MUST tpu_err *tpu_capture_refuse(const char *what);
 TPU_API TPU_MUST tpu_err *tpu_capture_rng_state(tpu_store **out);
 TPU_API TPU_MUST tpu_err *tpu_capture_use_rng(const tpu_tensor *state);
 
-/* Control flow: an `if` (begin, the true branch, else, the false branch, end) and a `while` (begin, the condition,
- * body, the body, end). Tensors are dense and each all of its store; `out` gets n stores: what a region starts from, or
- * the results. Random numbers inside are refused. */
-TPU_API TPU_MUST tpu_err *tpu_capture_if_begin(const tpu_tensor *pred);
-TPU_API TPU_MUST tpu_err *tpu_capture_if_else(const tpu_tensor *results, int n);
-TPU_API TPU_MUST tpu_err *tpu_capture_if_end(const tpu_tensor *results, int n, tpu_store **out);
-TPU_API TPU_MUST tpu_err *tpu_capture_while_begin(const tpu_tensor *carried, int n, tpu_store **out);
-TPU_API TPU_MUST tpu_err *tpu_capture_while_body(const tpu_tensor *pred, int n, tpu_store **out);
-TPU_API TPU_MUST tpu_err *tpu_capture_while_end(const tpu_tensor *results, int n, tpu_store **out);
+/* Control flow: an `if` (IF with the predicate, the true branch, ELSE with its results, the false branch, END_IF with
+ * its) and a `while` (WHILE with what is carried, the condition, BODY with its result, the body, END_WHILE with its).
+ * Tensors are dense and each all of its store; `out` gets nout stores: what a region of a while starts from, or the
+ * results; IF and ELSE give none. Random numbers inside are refused. */
+typedef enum { TPU_IF, TPU_ELSE, TPU_END_IF, TPU_WHILE, TPU_BODY, TPU_END_WHILE } tpu_region_step;
+TPU_API TPU_MUST tpu_err *tpu_capture_region(tpu_region_step step, const tpu_tensor *in, int n, tpu_store **out,
+                                             int nout);
 
 /* One result: a view of the new store number `store`, or of the storage of input number `input`; the other is -1. */
 typedef struct {

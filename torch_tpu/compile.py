@@ -307,21 +307,29 @@ def _tensors_only(values):
     return list(values)
 
 
+_IF, _ELSE, _END_IF, _WHILE, _BODY, _END_WHILE = range(6)  # tpu_region_step
+
+
+def _region(step, values, like):
+    """One step of control flow in the capture; tensors like `like`, which the region starts from or which are the results."""
+    return torch.ops.torch_tpu.capture_region(step, _tensors_only(values), like)
+
+
 def _cond(node, pred, true, false, operands=()):
     if not isinstance(pred, torch.Tensor):
         return _inline(true if pred else false, operands)
-    ops = torch.ops.torch_tpu
-    ops.capture_if_begin(*_tensors_only([pred]))
-    ops.capture_if_else(_tensors_only(_inline(true, operands)))
-    return ops.capture_if_end(_tensors_only(_inline(false, operands)))
+    _region(_IF, [pred], [])
+    _region(_ELSE, _inline(true, operands), [])
+    results = _inline(false, operands)
+    return _region(_END_IF, results, results)
 
 
 def _while(condition, body, carried):
     """condition and body: functions of the carried tensors."""
-    ops = torch.ops.torch_tpu
-    now = ops.capture_while_begin(_tensors_only(carried))
-    now = ops.capture_while_body(condition(now), now)
-    return ops.capture_while_end(_tensors_only(body(now)))
+    now = _region(_WHILE, carried, carried)
+    now = _region(_BODY, [condition(now)], now)
+    results = body(now)
+    return _region(_END_WHILE, results, results)
 
 
 def _while_loop(node, condition, body, carried, additional=()):

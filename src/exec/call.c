@@ -158,7 +158,7 @@ static tpu_err *add_tensor(tpu_call *c, call_state *cs, const tpu_value *v, cons
   ct->store = s->number;
   head |= (uint64_t)!s->buf << 33 | (uint64_t)(uint32_t)s->number << 40;
   for (int i = 0; i < t->ndim; i++) ct->empty |= t->sizes[i] == 0;
-  if (ct->empty) { return put_shape(cs, head | (uint64_t)1 << 35, t); }
+  if (ct->empty) return put_shape(cs, head | (uint64_t)1 << 35, t);
   view_shape shape = {(tpu_dtype)t->dtype, t->ndim, t->sizes, t->strides, t->offset};
   if (s->buf) {
     view_base own = {(tpu_dtype)s->dtype, s->ndim, s->dims};

@@ -161,7 +161,7 @@ void capture_enter(trace *t, int by) { t->cap->regions += by; }
 val capture_rng(trace *t) {
   capture *c = t->cap;
   if (c->regions) { /* how often it draws only the run knows */
-    tpu_err_free(capture_refuse(t, ""));
+    c->refused = true;
     return ir_fail(t->g, TPU_ERR_RUNTIME, "tpu: random numbers inside of control flow cannot be part of one program");
   }
   if (c->given) return c->given;

@@ -5,12 +5,6 @@
 
 #include "exec/trace.h"
 
-static tpu_err *current(trace **out) {
-  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
-  *out = trace_current();
-  return NULL;
-}
-
 /* Room for n values, for as long as the capture. */
 static val *room(trace *t, int n) { return arena_alloc(ir_arena(t->g), (size_t)(n + 1) * sizeof(val)); }
 
@@ -51,64 +45,21 @@ static tpu_err *stores_of(trace *t, const val *v, int n, tpu_store **out) {
   return e;
 }
 
-tpu_err *tpu_capture_if_begin(const tpu_tensor *pred) {
-  trace *t = NULL;
-  val *v;
-  TPU_TRY(current(&t));
-  TPU_TRY(values_of(t, pred, 1, &v));
-  ir_if_begin(t->g, v[0]);
-  capture_enter(t, 1);
-  return NULL;
-}
-
-tpu_err *tpu_capture_if_else(const tpu_tensor *results, int n) {
-  trace *t = NULL;
-  val *v;
-  TPU_TRY(current(&t));
-  TPU_TRY(values_of(t, results, n, &v));
-  ir_if_else(t->g, v, n);
-  return NULL;
-}
-
-tpu_err *tpu_capture_if_end(const tpu_tensor *results, int n, tpu_store **out) {
-  trace *t = NULL;
+tpu_err *tpu_capture_region(tpu_region_step step, const tpu_tensor *in, int n, tpu_store **out, int nout) {
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  trace *t = trace_current();
   val *v, *made;
-  TPU_TRY(current(&t));
-  TPU_TRY(values_of(t, results, n, &v));
-  if (!(made = room(t, n))) return err_nomem();
-  ir_if_end(t->g, v, n, made);
-  capture_enter(t, -1);
-  return stores_of(t, made, n, out);
-}
-
-tpu_err *tpu_capture_while_begin(const tpu_tensor *carried, int n, tpu_store **out) {
-  trace *t = NULL;
-  val *v, *made;
-  TPU_TRY(current(&t));
-  TPU_TRY(values_of(t, carried, n, &v));
-  if (!(made = room(t, n))) return err_nomem();
-  ir_while_begin(t->g, v, n, made);
-  capture_enter(t, 1);
-  return stores_of(t, made, n, out);
-}
-
-tpu_err *tpu_capture_while_body(const tpu_tensor *pred, int n, tpu_store **out) {
-  trace *t = NULL;
-  val *v, *made;
-  TPU_TRY(current(&t));
-  TPU_TRY(values_of(t, pred, 1, &v));
-  if (!(made = room(t, n))) return err_nomem();
-  ir_while_body(t->g, v[0], made);
-  return stores_of(t, made, n, out);
-}
-
-tpu_err *tpu_capture_while_end(const tpu_tensor *results, int n, tpu_store **out) {
-  trace *t = NULL;
-  val *v, *made;
-  TPU_TRY(current(&t));
-  TPU_TRY(values_of(t, results, n, &v));
-  if (!(made = room(t, n))) return err_nomem();
-  ir_while_end(t->g, v, made);
-  capture_enter(t, -1);
-  return stores_of(t, made, n, out);
+  TPU_TRY(values_of(t, in, n, &v));
+  if (!(made = room(t, nout))) return err_nomem();
+  switch (step) {
+    case TPU_IF: ir_if_begin(t->g, v[0]); break;
+    case TPU_ELSE: ir_if_else(t->g, v, n); break;
+    case TPU_END_IF: ir_if_end(t->g, v, n, made); break;
+    case TPU_WHILE: ir_while_begin(t->g, v, n, made); break;
+    case TPU_BODY: ir_while_body(t->g, v[0], made); break;
+    case TPU_END_WHILE: ir_while_end(t->g, v, made); break;
+  }
+  if (step == TPU_IF || step == TPU_WHILE) capture_enter(t, 1);
+  if (step == TPU_END_IF || step == TPU_END_WHILE) capture_enter(t, -1);
+  return stores_of(t, made, nout, out);
 }
