@@ -70,6 +70,18 @@ TPU_MUST tpu_err *door_no_result(const pjrt_api *api, const char *call);
 
 /* mem_free(*out) */
 TPU_MUST tpu_err *door_serialize(pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len);
+TPU_MUST tpu_err *door_memory(const pjrt_api *api, PJRT_Executable *x, pjrt_memory *out);
+/* fn gets each figure that is a number; its name has n characters and no NUL. */
+typedef void (*door_cost_fn)(void *ctx, const char *name, size_t n, double value);
+TPU_MUST tpu_err *door_cost(const pjrt_api *api, PJRT_Executable *x, door_cost_fn fn, void *ctx);
+/* StableHLO text, lent. */
+static inline PJRT_Program door_program(const char *text, size_t len) {
+  return (PJRT_Program){.struct_size = PJRT_END_OF(PJRT_Program, format_size),
+                        .code = text,
+                        .code_size = len,
+                        .format = "mlir",
+                        .format_size = 4};
+}
 /* A NUL-terminated copy of a plugin's text; NULL: out of memory. mem_free */
 char *door_text(const char *s, size_t n);
 TPU_MUST tpu_err *door_check_device(const pjrt_client *c, int device);

@@ -90,8 +90,8 @@ typedef struct {
 } pjrt_memory;
 TPU_MUST tpu_err *pjrt_aot_memory(pjrt_topology *t, pjrt_aot *x, pjrt_memory *out);
 /* Calls fn for each figure of the plugin's own cost analysis that is a number ("flops", "bytes accessed", ...). */
-TPU_MUST tpu_err *pjrt_aot_cost(pjrt_topology *t, pjrt_aot *x, void (*fn)(void *ctx, const char *name, double value),
-                                void *ctx);
+typedef void (*pjrt_cost_fn)(void *ctx, const char *name, double value);
+TPU_MUST tpu_err *pjrt_aot_cost(pjrt_topology *t, pjrt_aot *x, pjrt_cost_fn fn, void *ctx);
 /* The program as the plugin's compiler left it, and in which format ("hlo_with_config": a serialized
  * HloModuleProtoWithConfig). mem_free(*out) */
 TPU_MUST tpu_err *pjrt_aot_program(pjrt_topology *t, pjrt_aot *x, char **out, size_t *out_len, char format[32]);

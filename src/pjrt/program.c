@@ -29,11 +29,7 @@ tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *
                       pjrt_exec **out) {
   *out = NULL;
   if (!options) options = pjrt_default_options(c, &options_len);
-  PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size),
-                    .code = text,
-                    .code_size = len,
-                    .format = "mlir",
-                    .format_size = 4};
+  PJRT_Program p = door_program(text, len);
   PJRT_Client_Compile_Args a = {
       .client = c->client, .program = &p, .compile_options = options, .compile_options_size = options_len};
   TPU_TRY(PJRT_CALL(c->api, PJRT_Client_Compile, &a));
@@ -104,30 +100,33 @@ tpu_err *pjrt_exec_num_outputs(pjrt_client *c, pjrt_exec *e, size_t *out) {
   return err;
 }
 
-/* "bytes accessed" of the plugin's cost analysis, -1 without one. */
-static int64_t accessed(const pjrt_api *api, PJRT_Executable *x) {
-  static const char name[] = "bytes accessed";
-  enum { TYPE_FLOAT = 3 };
-  int64_t bytes = -1;
-  PJRT_Executable_GetCostAnalysis_Args a = {.executable = x};
-  tpu_err *err = PJRT_CALL(api, PJRT_Executable_GetCostAnalysis, &a);
-  for (size_t i = 0; !err && i < a.num_properties; i++) { /* they live as long as the executable */
-    const PJRT_NamedValue *v = &a.properties[i];
-    if (v->type == TYPE_FLOAT && v->name_size == sizeof name - 1 && !memcmp(v->name, name, v->name_size))
-      bytes = (int64_t)v->u.float_value;
-  }
-  tpu_err_free(err);
-  return bytes;
+tpu_err *door_memory(const pjrt_api *api, PJRT_Executable *x, pjrt_memory *out) {
+  *out = (pjrt_memory){0};
+  PJRT_Executable_GetCompiledMemoryStats_Args a = {.executable = x};
+  TPU_TRY(PJRT_CALL(api, PJRT_Executable_GetCompiledMemoryStats, &a));
+  *out = (pjrt_memory){.arguments = a.argument_size_in_bytes,
+                       .outputs = a.output_size_in_bytes,
+                       .aliased = a.alias_size_in_bytes,
+                       .temporaries = a.temp_size_in_bytes,
+                       .code = a.generated_code_size_in_bytes,
+                       .peak = a.peak_memory_in_bytes};
+  return NULL;
 }
 
-/* By what was compiled to be in memory: arguments are read, results written, and what lies between is both. -1: the
- * plugin does not say. */
-static int64_t allotted(const pjrt_api *api, PJRT_Executable *x) {
-  PJRT_Executable_GetCompiledMemoryStats_Args a = {.executable = x};
-  tpu_err *err = PJRT_CALL(api, PJRT_Executable_GetCompiledMemoryStats, &a);
-  bool known = !err;
-  tpu_err_free(err);
-  return known ? a.argument_size_in_bytes + a.output_size_in_bytes + 2 * a.temp_size_in_bytes : -1;
+tpu_err *door_cost(const pjrt_api *api, PJRT_Executable *x, door_cost_fn fn, void *ctx) {
+  PJRT_Executable_GetCostAnalysis_Args a = {.executable = x};
+  TPU_TRY(PJRT_CALL(api, PJRT_Executable_GetCostAnalysis, &a));
+  for (size_t i = 0; i < a.num_properties; i++) { /* they live as long as the executable */
+    const PJRT_NamedValue *v = &a.properties[i];
+    if (v->type != PJRT_VALUE_FLOAT && v->type != PJRT_VALUE_INT64) continue;
+    fn(ctx, v->name, v->name_size, v->type == PJRT_VALUE_FLOAT ? (double)v->u.float_value : (double)v->u.int64_value);
+  }
+  return NULL;
+}
+
+static void keep_accessed(void *ctx, const char *name, size_t n, double value) {
+  static const char wanted[] = "bytes accessed";
+  if (n == sizeof wanted - 1 && !memcmp(name, wanted, n)) *(int64_t *)ctx = (int64_t)value;
 }
 
 int64_t pjrt_exec_traffic(pjrt_client *c, pjrt_exec *e) {
@@ -137,8 +136,11 @@ int64_t pjrt_exec_traffic(pjrt_client *c, pjrt_exec *e) {
     tpu_err_free(err);
     return -1;
   }
-  int64_t bytes = accessed(c->api, x);
-  if (bytes < 0) bytes = allotted(c->api, x);
+  int64_t bytes = -1;
+  tpu_err_free(door_cost(c->api, x, keep_accessed, &bytes));
+  pjrt_memory m;
+  if (bytes < 0 && !(err = door_memory(c->api, x, &m))) bytes = m.arguments + m.outputs + 2 * m.temporaries;
+  tpu_err_free(err);
   executable_drop(c, x);
   return bytes;
 }

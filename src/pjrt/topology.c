@@ -77,11 +77,7 @@ tpu_err *pjrt_topology_compile(pjrt_topology *t, const char *text, size_t len, c
                                pjrt_aot **out) {
   *out = NULL;
   if (!options) options = pjrt_portable_options(&options_len);
-  PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size),
-                    .code = text,
-                    .code_size = len,
-                    .format = "mlir",
-                    .format_size = 4};
+  PJRT_Program p = door_program(text, len);
   PJRT_Compile_Args a = {
       .topology = t->t, .program = &p, .compile_options = options, .compile_options_size = options_len};
   TPU_TRY(PJRT_CALL(t->api, PJRT_Compile, &a));
@@ -90,32 +86,26 @@ tpu_err *pjrt_topology_compile(pjrt_topology *t, const char *text, size_t len, c
   return NULL;
 }
 
-tpu_err *pjrt_aot_memory(pjrt_topology *t, pjrt_aot *x, pjrt_memory *out) {
-  *out = (pjrt_memory){0};
-  PJRT_Executable_GetCompiledMemoryStats_Args a = {.executable = x};
-  TPU_TRY(PJRT_CALL(t->api, PJRT_Executable_GetCompiledMemoryStats, &a));
-  *out = (pjrt_memory){.arguments = a.argument_size_in_bytes,
-                       .outputs = a.output_size_in_bytes,
-                       .aliased = a.alias_size_in_bytes,
-                       .temporaries = a.temp_size_in_bytes,
-                       .code = a.generated_code_size_in_bytes,
-                       .peak = a.peak_memory_in_bytes};
-  return NULL;
+tpu_err *pjrt_aot_memory(pjrt_topology *t, pjrt_aot *x, pjrt_memory *out) { return door_memory(t->api, x, out); }
+
+typedef struct {
+  pjrt_cost_fn fn;
+  void *ctx;
+  bool failed;
+} receiver;
+
+static void give_text(void *ctx, const char *name, size_t n, double value) {
+  receiver *r = ctx;
+  char *text = r->failed ? NULL : door_text(name, n);
+  if (text) r->fn(r->ctx, text, value);
+  else r->failed = true;
+  mem_free(text);
 }
 
-tpu_err *pjrt_aot_cost(pjrt_topology *t, pjrt_aot *x, void (*fn)(void *ctx, const char *name, double value),
-                       void *ctx) {
-  PJRT_Executable_GetCostAnalysis_Args a = {.executable = x};
-  TPU_TRY(PJRT_CALL(t->api, PJRT_Executable_GetCostAnalysis, &a));
-  for (size_t i = 0; i < a.num_properties; i++) {
-    const PJRT_NamedValue *v = &a.properties[i];
-    if (v->type != PJRT_VALUE_FLOAT && v->type != PJRT_VALUE_INT64) continue;
-    char *name = door_text(v->name, v->name_size);
-    if (!name) return err_nomem();
-    fn(ctx, name, v->type == PJRT_VALUE_FLOAT ? (double)v->u.float_value : (double)v->u.int64_value);
-    mem_free(name);
-  }
-  return NULL;
+tpu_err *pjrt_aot_cost(pjrt_topology *t, pjrt_aot *x, pjrt_cost_fn fn, void *ctx) {
+  receiver r = {fn, ctx, false};
+  TPU_TRY(door_cost(t->api, x, give_text, &r));
+  return r.failed ? err_nomem() : NULL;
 }
 
 tpu_err *pjrt_aot_program(pjrt_topology *t, pjrt_aot *x, char **out, size_t *out_len, char format[32]) {

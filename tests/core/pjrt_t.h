@@ -42,6 +42,12 @@ static inline pjrt_buffer *t_put(pjrt_client *c, int device) {
   return b;
 }
 
+static inline void t_no_faults(void) {
+  mem_fault_at(0, false);
+  pjrt_fault_at(0);
+  fake.fail_call(0);
+}
+
 /* Nothing of the plugin is alive, and of ours only the loaded table. */
 static inline void t_nothing_left(void) {
   CHECK_INT(fake.live("all"), 0);

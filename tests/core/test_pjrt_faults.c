@@ -69,9 +69,7 @@ static bool session_with_fault(const char *platform, bool must_fail, int64_t (*c
   session s = {0};
   tpu_err *e = run(&s);
   bool fired = count() >= nth;
-  mem_fault_at(0, false);
-  pjrt_fault_at(0);
-  fake.fail_call(0);
+  t_no_faults();
   if (!fired) CHECK_OK(err_copy(e));
   if (fired && must_fail) CHECK(e);
   CHECK_INT(s.calls, s.asked);

@@ -86,9 +86,7 @@ static bool session_with_fault(int64_t (*count)(void), int64_t nth) {
   session s = {0};
   tpu_err *e = run(&s);
   bool fired = count() >= nth;
-  mem_fault_at(0, false);
-  pjrt_fault_at(0);
-  fake.fail_call(0);
+  t_no_faults();
   CHECK_INT(e != NULL, fired);
   tpu_err_free(e);
   clean(&s);
