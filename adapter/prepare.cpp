@@ -335,6 +335,17 @@ bool may_overlap(const Tensor &t) {
   return false;
 }
 
+// All of the memory that t's elements take up, as one row, and the place of each element in it.
+struct Memory {
+  Tensor flat, places;
+  explicit Memory(const Tensor &t) {
+    int64_t reach = 1;
+    for (int64_t d = 0; d < t.dim(); d++) reach += (t.size(d) - 1) * t.stride(d);
+    flat = t.as_strided({reach}, {1});
+    places = at::arange(reach, t.options().dtype(c10::kLong)).as_strided(t.sizes(), t.strides(), 0).reshape({-1});
+  }
+};
+
 // Every element gets the same value, so that elements may lie on one another: what of the memory they take up is filled
 // then.
 template <const char *const *name>
@@ -352,12 +363,9 @@ void fill(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
     stack->back() = whole;
     return;
   }
-  int64_t reach = 1;
-  for (int64_t d = 0; d < part.dim(); d++) reach += (part.size(d) - 1) * part.stride(d);
-  const Tensor flat = part.as_strided({reach}, {1});
-  Tensor filled = at::zeros({reach}, part.options().dtype(c10::kBool));
-  const Tensor places = at::arange(reach, part.options().dtype(c10::kLong)).as_strided(part.sizes(), part.strides(), 0);
-  filled.index_fill_(0, places.reshape({-1}), true);
+  const auto [flat, places] = Memory(part);
+  Tensor filled = at::zeros(flat.sizes(), part.options().dtype(c10::kBool));
+  filled.index_fill_(0, places, true);
   if (op.schema().arguments().size() == 1) flat.masked_fill_(filled, 0);
   else if ((*stack)[self + 1].isTensor()) flat.masked_fill_(filled, (*stack)[self + 1].toTensor().to(flat.dtype()));
   else flat.masked_fill_(filled, (*stack)[self + 1].toScalar());
@@ -394,13 +402,10 @@ void write_any(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   k->run(&on_values);
   k->run(&on_hit);
 
-  int64_t reach = 1;
-  for (int64_t d = 0; d < whole.dim(); d++) reach += (whole.size(d) - 1) * whole.stride(d);
-  const Tensor flat = whole.as_strided({reach}, {1}),
-               count = at::arange(values.numel(), hit.options().dtype(c10::kLong));
-  const Tensor places = at::arange(reach, count.options()).as_strided(whole.sizes(), whole.strides(), 0).reshape({-1});
+  const auto [flat, places] = Memory(whole);
+  const Tensor count = at::arange(values.numel(), places.options());
   const Tensor from =
-      at::full({reach}, -1, count.options())
+      at::full(flat.sizes(), -1, count.options())
           .scatter_reduce(0, places, at::where(hit.reshape({-1}), count, at::full_like(count, -1)), "amax");
   flat.copy_(at::where(from.ge(0), values.reshape({-1}).index_select(0, from.clamp_min(0)), flat));
   stack->resize(self);

@@ -74,20 +74,21 @@ static void pick(op_ctx *c, val values, val indices, val at, int dim, bool keep)
   ret_one(c, t_gather(c, values, dim, at), t_gather(c, indices, dim, at), dim, keep);
 }
 
+/* The bits of floats as integers of the same order, or back: those of negative ones are turned around. */
+static val turned(op_ctx *c, val b) {
+  val sign = ir_binary(G, IR_SHR_A, b, t_like(c, b, b->dtype == TPU_I64 ? 63 : 31));
+  return ir_binary(G, IR_XOR, b, ir_binary(G, IR_AND, sign, ir_const_max(G, (tpu_dtype)b->dtype, b->ndim, b->dims)));
+}
+
 /* Signed integers in the order of x, NaN last; and back. */
 static val to_keys(op_ctx *c, val x) {
   tpu_dtype d = (tpu_dtype)x->dtype;
   if (!ir_is_float(d)) return t_cast(c, x, TPU_I64);
   x = ir_select(G, t_is_nan(c, x), t_like(c, x, __builtin_nan("")), x);
-  val b = ir_bitcast(G, x, d == TPU_F64 ? TPU_I64 : TPU_I32);
-  val sign = ir_binary(G, IR_SHR_A, b, t_like(c, b, d == TPU_F64 ? 63 : 31));
-  return ir_binary(G, IR_XOR, b, ir_binary(G, IR_AND, sign, ir_const_max(G, (tpu_dtype)b->dtype, b->ndim, b->dims)));
+  return turned(c, ir_bitcast(G, x, d == TPU_F64 ? TPU_I64 : TPU_I32));
 }
 static val from_keys(op_ctx *c, val keys, tpu_dtype d) {
-  if (!ir_is_float(d)) return t_cast(c, keys, d);
-  val sign = ir_binary(G, IR_SHR_A, keys, t_like(c, keys, keys->dtype == TPU_I64 ? 63 : 31));
-  val most = ir_const_max(G, (tpu_dtype)keys->dtype, keys->ndim, keys->dims);
-  return ir_bitcast(G, ir_binary(G, IR_XOR, keys, ir_binary(G, IR_AND, sign, most)), d);
+  return ir_is_float(d) ? ir_bitcast(G, turned(c, keys), d) : t_cast(c, keys, d);
 }
 
 /* The element at place `at` (size 1 along dim) of x in order and its first index, without sorting: its key is found bit

@@ -107,9 +107,8 @@ def of_optimizer(info):
 
 def main():
     warnings.simplefilter("ignore")
-    own = {}  # operators with a kernel before any decomposition is registered
-    for name in torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1"):
-        own[name] = True
+    # operators with a kernel before any decomposition is registered
+    own = set(torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1"))
     rows = set(gen_docs.rows(ctypes.CDLL(gen_docs.find_library(None))))
     found = collections.defaultdict(lambda: {"dtypes": set(), "entries": set(), "overloads": set()})
 
@@ -136,12 +135,11 @@ def main():
     fallen = {gen_docs.base_of(n.split("::")[1].split(".")[0]) for n in torch.tpu.fallback_counts()}
     for base, f in found.items():
         name = base.split("::")[1]
-        kernels = [f"aten::{o}" in own for o in f["overloads"]]
         if base in rows or any(r.split(".")[0] == base for r in rows):
             f["served"] = "row"
         elif name in fallen:
             f["served"] = "CPU"
-        elif any(kernels):
+        elif any(f"aten::{o}" in own for o in f["overloads"]):
             f["served"] = "adapter"
         else:
             f["served"] = "decomposition"

@@ -7,6 +7,7 @@ libtpu's compiler does the work, on any machine; nothing is executed. The figure
 an estimate made from its schedule (docs/aot.md says how)."""
 
 import ctypes
+import functools
 import importlib.util
 import os
 from ctypes import byref, c_char_p, c_size_t, c_void_p
@@ -229,6 +230,11 @@ class Program:
         fusions."""
         return self.module().text(fused)
 
+    @functools.cached_property
+    def _products(self):
+        """{dtype: operations of the products}"""
+        return _flops.count(self.stablehlo)
+
     def _time(self):
         chip = self.topology.chip
         if chip is None:
@@ -237,7 +243,7 @@ class Program:
                 f"estimated; there are for {', '.join(CHIPS)}"
             )
         if self._times is None:
-            flops = _flops.count(self.stablehlo)
+            flops = self._products
             m = self.memory()
             # Each dtype's products run at their own peak, one after the other.
             slowest = sum(n / chip.peak(d) for d, n in flops.items()) * chip.peak("bfloat16")
@@ -246,7 +252,7 @@ class Program:
 
     def cost(self):
         """Cost of one run on one device: operations, bytes, and the estimated time in seconds."""
-        f, t, flops = self.compiler_figures(), self._time(), _flops.count(self.stablehlo)
+        f, t, flops = self.compiler_figures(), self._time(), self._products
         return Cost(
             sum(flops.values()),
             flops,
@@ -263,7 +269,7 @@ class Program:
         """Model FLOPs utilization, 0 to 1: the time that the program's products would take at the chip's published peak for
         their dtype, as a share of the estimated time. What the compiler recomputes does not count as work."""
         chip, t = self.topology.chip, self._time()
-        ideal = sum(n / chip.peak(d) for d, n in _flops.count(self.stablehlo).items())
+        ideal = sum(n / chip.peak(d) for d, n in self._products.items())
         return ideal / t.seconds if t.seconds else 0.0
 
     def bottlenecks(self, n=10):
