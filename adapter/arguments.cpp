@@ -205,23 +205,27 @@ void multinomial_arguments(const c10::IValue *a) {
               "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
   TORCH_CHECK(p.size(-1) <= (1 << 24), "number of categories cannot exceed 2^24");
 }
-void multinomial_values(const at::Tensor &p) {
+void multinomial_values(const c10::IValue *a) {
+  const at::Tensor &p = a[0].toTensor();
   if (!p.is_privateuseone() || !p.is_floating_point() || p.numel() == 0 || tpu_capturing()) return;
-  const at::Tensor regular = at::logical_and(p.ge(0), p.lt(INFINITY)).all(), positive = p.sum(-1).gt(0).all();
-  const at::Tensor good = at::stack({regular, positive}).cpu();  // one read for both
-  TORCH_CHECK(good[0].item<bool>(), "probability tensor contains either `inf`, `nan` or element < 0");
-  TORCH_CHECK(good[1].item<bool>(), "invalid multinomial distribution (sum of probabilities <= 0)");
+  const at::Tensor bad = at::stack({p.lt(0).any(), p.lt(INFINITY).logical_not().any(), p.sum(-1).le(0).any()}).cpu();
+  const bool negative = bad[0].item<bool>(), infinite = bad[1].item<bool>();  // one read for all
+  const bool several = a[2].toBool() && a[1].toSymInt() != 1;  // PyTorch has two kernels, with words of their own
+  TORCH_CHECK(several || !(negative || infinite), "probability tensor contains either `inf`, `nan` or element < 0");
+  TORCH_CHECK(!negative, "invalid multinomial distribution (encountering probability entry < 0)");
+  TORCH_CHECK(!infinite, "invalid multinomial distribution (encountering probability entry = infinity or NaN)");
+  TORCH_CHECK(!bad[2].item<bool>(), "invalid multinomial distribution (sum of probabilities <= 0)");
 }
 void multinomial(c10::IValue *a) {
   multinomial_arguments(a);
-  multinomial_values(a[0].toTensor());
+  multinomial_values(a);
 }
 void multinomial_out(c10::IValue *a) {
   multinomial_arguments(a);
   if (a[4].toTensor().device() != a[0].toTensor().device()) return;  // that is refused for every operator
   TORCH_CHECK(a[4].toTensor().scalar_type() == c10::kLong,
               "multinomial expects Long tensor out, got: ", a[4].toTensor().scalar_type());
-  multinomial_values(a[0].toTensor());
+  multinomial_values(a);
 }
 
 // randperm(n, generator, ...): no numbers of none

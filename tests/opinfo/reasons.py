@@ -13,7 +13,6 @@ FAILURES = [
     ("cauchy", "of float16: a draw in the tail beyond 65504 is infinite"),
     ("special.bessel_.*", "of float64: PyTorch's CPU kernel is good to 1e-6 only; ours agrees with SciPy to 1e-14"),
     ("foreach:_foreach_pow", "of bool to the power True: PyTorch's own meta function says int64, its CPU gives bool"),
-    ("multinomial", "which of two errors comes first: the probabilities are looked at before the dtype of out="),
     (
         "nn.functional.(dropout|rrelu|fractional_max_pool.d)|rand.*|normal.*|bernoulli",
         "a random result that the measure took for a fixed one",
