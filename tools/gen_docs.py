@@ -124,9 +124,11 @@ def tested_text(name, found):
     entries = sorted(found.get("entries", ()), key=lambda e: (name.split("::")[1].split(".")[0].strip("_") not in e, len(e), e))
     if entries:
         return ", ".join(entries[:3]) + (f" and {len(entries) - 3} more" if len(entries) > 3 else "")
-    word = re.compile(r"(?<![a-z0-9_])" + re.escape(name.split("::")[1].split(".")[0]) + r"(?![a-z0-9])")
-    files = [p.stem for p in sorted((ROOT / "tests/torch").glob("test_*.py")) if word.search(p.read_text())]
-    return "tests/torch: " + ", ".join(files[:3]) if files else "not by name"
+    # As an attribute or a quoted name, else Python's own range() would count; which files is left out, or each new test would
+    # make this document out of date.
+    word = re.compile(r"[.\"']" + re.escape(name.split("::")[1].split(".")[0]) + r"(?![a-z0-9_])")
+    by_name = any(word.search(p.read_text()) for p in (ROOT / "tests/torch").glob("test_*.py"))
+    return "tests/torch" if by_name else "not by name"
 
 
 def table(names, reached):
@@ -152,7 +154,8 @@ def ops_text(lib):
         "decomposition, or on the CPU, counted (`torch.tpu.fallback_counts()`). How to write a row: [add-an-op.md](add-an-op.md).\n\n"
         "Dtypes are those of its first tensor in which PyTorch's database, of the ten dtypes that it is run in here, brought the operator to the\n"
         "device and it ran (`tests/opinfo/reached.py`; f32 is float32, bf16 bfloat16, c64 complex64, i8 int8, u8 uint8); `tested by` names entries\n"
-        "of the database, whose values [conformance.md](conformance.md) reports, else files of tests.\n"
+        "of the database, whose values [conformance.md](conformance.md) reports, else says whether the\n"
+        "tests in `tests/torch` name it.\n"
     )
     for family in sorted(families, key=lambda f: (order.get(f, len(order)), f)):
         title = FAMILIES.get(family, family)
