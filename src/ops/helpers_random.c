@@ -7,6 +7,60 @@ static int64_t count(int ndim, const int64_t *dims) {
   return n;
 }
 
+/* One word of the product of a word (as uint64) and a constant. */
+static void product(op_ctx *c, val x, double by, val *high, val *low) {
+  val p = ir_binary(G, IR_MUL, x, t_like(c, x, by)), mask = t_like(c, x, 0xFFFFFFFF);
+  if (ir_failed(G)) return;
+  *high = ir_binary(G, IR_SHR_L, p, t_like(c, x, 32));
+  *low = ir_binary(G, IR_AND, p, mask);
+}
+
+static val xor3(op_ctx *c, val a, val b, val k) { return ir_binary(G, IR_XOR, ir_binary(G, IR_XOR, a, b), k); }
+
+/* What stablehlo.rng_bit_generator gives, in a form that XLA's CPU compiler takes in half the time and runs faster: it
+ * expands the operation into a concatenation of four arrays, for which it emits the ten rounds four times, each with a
+ * branch. Here each element takes its own word of its block of four. Words are kept in uint64 for the products. */
+static val philox(op_ctx *c, val state, tpu_dtype bits, int64_t n) {
+  bool wide = bits == TPU_U64;
+  val part[2], word[4], key[2];
+  for (int i = 0; i < 2; i++) {
+    val x = ir_reshape(G, ir_slice(G, state, (int64_t[]){i}, (int64_t[]){i + 1}, (int64_t[]){1}), 0, NULL);
+    part[i] = t_broadcast_to(c, x, 1, &n);
+  }
+  if (ir_failed(G)) return state;
+  val i = t_iota(c, TPU_U64, 1, &n, 0), low32 = t_like(c, i, 0xFFFFFFFF), s32 = t_like(c, i, 32);
+  val low = ir_binary(G, IR_ADD, part[1], ir_binary(G, IR_SHR_L, i, t_like(c, i, wide ? 1 : 2)));
+  if (ir_failed(G)) return state;
+  val carry = ir_convert(G, ir_compare(G, IR_LT, low, part[1]), TPU_U64), high = ir_binary(G, IR_ADD, part[0], carry);
+  word[0] = ir_binary(G, IR_AND, low, low32);
+  word[1] = ir_binary(G, IR_SHR_L, low, s32);
+  word[2] = ir_binary(G, IR_AND, high, low32);
+  word[3] = ir_binary(G, IR_SHR_L, high, s32);
+  key[0] = ir_binary(G, IR_AND, part[0], low32);
+  key[1] = ir_binary(G, IR_SHR_L, part[0], s32);
+  for (int round = 0; round < 10 && !ir_failed(G); round++) {
+    val h0 = NULL, l0 = NULL, h1 = NULL, l1 = NULL;
+    product(c, word[0], 0xD2511F53, &h0, &l0);
+    product(c, word[2], 0xCD9E8D57, &h1, &l1);
+    if (ir_failed(G)) break;
+    word[0] = xor3(c, h1, word[1], key[0]);
+    word[1] = l1;
+    word[2] = xor3(c, h0, word[3], key[1]);
+    word[3] = l0;
+    key[0] = ir_binary(G, IR_AND, ir_binary(G, IR_ADD, key[0], t_like(c, i, 0x9E3779B9)), low32);
+    key[1] = ir_binary(G, IR_AND, ir_binary(G, IR_ADD, key[1], t_like(c, i, 0xBB67AE85)), low32);
+  }
+  if (ir_failed(G)) return state;
+  val zero = t_like(c, i, 0), odd = ir_compare(G, IR_NE, ir_binary(G, IR_AND, i, t_like(c, i, 1)), zero);
+  if (wide) {
+    for (int k = 0; k < 2; k++) part[k] = ir_binary(G, IR_OR, word[2 * k], ir_binary(G, IR_SHL, word[2 * k + 1], s32));
+    return ir_select(G, odd, part[1], part[0]);
+  }
+  val upper = ir_compare(G, IR_NE, ir_binary(G, IR_AND, i, t_like(c, i, 2)), zero);
+  for (int k = 0; k < 2; k++) part[k] = ir_select(G, odd, word[2 * k + 1], word[2 * k]);
+  return ir_convert(G, ir_select(G, upper, part[1], part[0]), TPU_U32);
+}
+
 val t_random_bits(op_ctx *c, tpu_dtype bits, int ndim, const int64_t *dims) {
   if (bits != TPU_U32 && bits != TPU_U64)
     return op_fail(c, TPU_ERR_RUNTIME, "random bits come as uint32 or uint64, not %s", tpu_dtype_name(bits));
@@ -14,6 +68,7 @@ val t_random_bits(op_ctx *c, tpu_dtype bits, int ndim, const int64_t *dims) {
   if (n == 0) return t_zeros(c, bits, ndim, dims);
   val state = op_rng(c, bits == TPU_U64 ? 2 * n : n), next, out;
   if (ir_failed(G)) return state;
+  if (ir_is_cpu(G)) return t_reshape(c, philox(c, state, bits, n), ndim, dims);
   ir_rng_philox(G, state, bits, ndim, dims, &next, &out);
   return out;
 }

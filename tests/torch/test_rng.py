@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from tpu_testing import DEVICE, IS_CPU, KIND, device_only, name_of, same
@@ -394,3 +395,28 @@ def test_parameters_out_of_range_are_refused_after_good_ones_too(kind):
             f(here, False)
         if before is not None:
             assert torch.equal(torch.tpu.get_rng_state(), before), "a refused call drew numbers"
+
+
+def philox(seed, blocks):
+    """Philox 4x32-10 as published (Salmon et al. 2011): uint32[blocks, 4]; the seed is the key and the counter's upper half."""
+    word = [np.arange(blocks, dtype=np.uint64), np.zeros(blocks, np.uint64)] + [
+        np.full(blocks, h, np.uint64) for h in divmod(seed, 2**32)[::-1]
+    ]
+    key = [np.uint64(seed % 2**32), np.uint64(seed >> 32)]
+    low, half = np.uint64(2**32 - 1), np.uint64(32)
+    for _ in range(10):
+        a, b = word[0] * np.uint64(0xD2511F53), word[2] * np.uint64(0xCD9E8D57)
+        word = [(b >> half) ^ word[1] ^ key[0], b & low, (a >> half) ^ word[3] ^ key[1], a & low]
+        key = [(key[0] + np.uint64(0x9E3779B9)) & low, (key[1] + np.uint64(0xBB67AE85)) & low]
+    return np.stack(word, 1).astype(np.uint32)
+
+
+@device_only
+@pytest.mark.parametrize("seed", [0, 7, 2**62 + 12345678901])
+def test_numbers_are_those_of_philox(seed):
+    bits = philox(seed, 300).reshape(-1)
+    torch.manual_seed(seed)
+    assert (torch.rand(20, 59, device="tpu").cpu().numpy().reshape(-1) == (bits[:1180] >> 8) * np.float32(2**-24)).all()
+    torch.manual_seed(seed)
+    wide = bits[0::2].astype(np.uint64) | bits[1::2].astype(np.uint64) << np.uint64(32)
+    assert (torch.rand(599, device="tpu", dtype=torch.float64).cpu().numpy() == (wide[:599] >> np.uint64(11)) * 2.0**-53).all()
