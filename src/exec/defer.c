@@ -11,7 +11,9 @@
  *   chosen then;
  * - else after a step before which a cut was chosen once (known by the CONTEXT steps that led to it), so that a loop
  *   falls into step with itself whatever its length;
- * - else when the segment is full.
+ * - else when the segment is full, at MAX_STEPS steps. When its values are small (SMALL_BYTES in all), so that the host
+ *   is what takes time, it is full at FIRST_STEPS steps after the host waited for a value, for the device has nothing to
+ *   do until the first program comes, and at twice as many each time after.
  *
  * What a new segment costs. One that is met for the first time, and most of whose calls have programs of their own
  * already, runs call by call; it is compiled when it comes again. So code that never repeats pays what it pays in
@@ -23,8 +25,11 @@
 
 enum {
   MAX_STEPS = 256,
+  FIRST_STEPS = 32,
   MIN_STEPS = 16, /* before a cut at a known place */
   CONTEXT = 8,
+  NEW_SEGMENTS = 3,
+  SMALL_BYTES = 4 << 20,
   MARKS = 1 << 14
 };
 
@@ -35,7 +40,7 @@ typedef struct {
 
 typedef struct {
   uint32_t serial;
-  int nsteps;
+  int nsteps, full; /* full: at how many steps it is cut when it is small */
   step steps[MAX_STEPS];
   int32_t *sources; /* of each step's parameters: value number, or ~input number */
   dbuf **inputs, **values;
@@ -118,7 +123,10 @@ static void begin(segment *s) {
 
 static segment *segment_of(int device) {
   segment *s = pending[device];
-  if (!s && (s = pending[device] = mem_calloc(sizeof *s))) begin(s);
+  if (!s && (s = pending[device] = mem_calloc(sizeof *s))) {
+    s->full = FIRST_STEPS;
+    begin(s);
+  }
   return s;
 }
 
@@ -156,14 +164,16 @@ static void choose_cut(segment *s, int device) {
   uint64_t here = context_of(s);
   if (known && marked(&ends, s->prefix)) why = FLUSH_REPEAT;
   else if (!known && s->nsteps >= MIN_STEPS && marked(&contexts, here)) why = FLUSH_REPEAT;
-  else if (s->nsteps == MAX_STEPS) why = FLUSH_OPS;
+  else if (s->nsteps == MAX_STEPS || (s->nsteps == s->full && s->bytes <= SMALL_BYTES)) why = FLUSH_OPS;
   else if (s->bytes > budget()) {
     if ((s->bytes = waiting_bytes(s)) <= budget() / 2) return; /* counted anew: most have died */
     why = FLUSH_BYTES;
   } else return;
   mark(&ends, s->prefix);
   mark(&contexts, here);
+  int full = s->full * 2;
   defer_flush_locked(device, why);
+  s->full = full < MAX_STEPS ? full : MAX_STEPS;
 }
 
 void defer_call_locked(call_entry *e, int device, dbuf **take_bufs) {
@@ -388,13 +398,15 @@ static tpu_err *add(const segment *s, uint64_t hash, call_entry **out) {
 
 /* Whether a new segment is to be compiled as a whole at once: when much of it would have to be compiled anyway. What
  * the queue's thread has finished by now must not matter, or the last bits of results would differ from run to run: so
- * the question is what it was given. */
+ * the question is what it was given. A call is new in so many segments and no more, or code that mixes the same calls
+ * differently each time would have all of its segments compiled. */
 static bool mostly_new(const segment *s) {
   int unknown = 0;
   for (int i = 0; i < s->nsteps; i++) {
     call_entry *e = s->steps[i].e;
     if (e->counted == s->serial || e->known || marked(&scheduled, e->text_hash)) continue;
     e->counted = s->serial;
+    e->known = ++e->segments == NEW_SEGMENTS;
     unknown++;
   }
   return unknown * 4 >= s->nsteps;
@@ -483,6 +495,7 @@ void defer_flush_locked(int device, flush_reason why) {
   for (int i = 0; i < s->ninputs; i++) dbuf_release(s->inputs[i]);
   for (int i = 0; i < s->nvalues; i++) dbuf_release(s->values[i]);
   for (int i = 0; i < s->nsteps; i++) entry_release(s->steps[i].e);
+  s->full = FIRST_STEPS;
   begin(s);
 }
 

@@ -1,6 +1,7 @@
 """Seam: when an operator runs. Programs agree in every mode; DeferAndFuse fuses, settles, and flushes when it must; explain
 and the compile policy tell the truth."""
 
+import random
 import threading
 import warnings
 
@@ -128,14 +129,45 @@ def chain(x, n=12):
     return x
 
 
-def test_a_chain_is_one_program():
-    x = sample(torch.float32, 16, 16).to(DEVICE)
+@pytest.mark.parametrize(("n", "size"), [(10, 16), (12, 256), (80, 256)])
+def test_a_chain_is_one_program(n, size):
+    x = sample(torch.float32, size, size).to(DEVICE)
     with mode("FUSED"):
         for _ in range(3):
             before = torch.tpu.cache_stats()
-            chain(x).cpu()
+            chain(x, n).cpu()
         d = delta(before)
-    assert (d["calls"], d["executions"], d["compiles"]) == (36, 1, 0), d
+    assert (d["calls"], d["executions"], d["compiles"]) == (3 * n, 1, 0), d
+
+
+def test_small_values_start_before_all_is_recorded():
+    x = sample(torch.float32, 16, 16).to(DEVICE)
+    with mode("FUSED"):
+        for _ in range(4):
+            x.cpu()
+            before = torch.tpu.cache_stats()
+            y = x
+            for k in range(31):
+                y = (y + k).tanh() if k % 2 else (y * 2).abs()
+            waiting = delta(before)
+            y.cpu()
+    d = delta(before)
+    assert waiting["calls"] == 62 and 1 <= waiting["executions"] <= 3, waiting
+    assert d["executions"] <= 4 and d["compiles"] == 0, d
+
+
+def test_calls_mixed_anew_each_time_are_not_compiled_as_a_whole():
+    order = random.Random(0)
+    x = sample(torch.float32, 16, 16).to(DEVICE)
+    calls = [lambda v, i=i: v + i if i % 2 else v * i for i in range(8)] + [torch.sin, torch.abs, torch.tanh, torch.neg]
+    with mode("FUSED"):
+        before = torch.tpu.cache_stats()
+        for _ in range(40):
+            y = x
+            for f in order.choices(calls, k=12):
+                y = f(y)
+            y.cpu()
+    assert delta(before)["compiles"] <= 3 + 6, delta(before)  # three of the first, and the calls alone
 
 
 def test_values_that_nobody_holds_are_not_made():
