@@ -12,8 +12,8 @@
  * - else after a step before which a cut was chosen once (known by the CONTEXT steps that led to it), so that a loop
  *   falls into step with itself whatever its length;
  * - else when the segment is full, at MAX_STEPS steps. When its values are small (SMALL_BYTES in all), so that the host
- *   is what takes time, it is full at FIRST_STEPS steps after the host waited for a value, for the device has nothing to
- *   do until the first program comes, and at twice as many each time after.
+ *   is what takes time, it is full at FIRST_STEPS steps after the host waited for a value, for the device has nothing
+ * to do until the first program comes, and at twice as many each time after.
  *
  * What a new segment costs. One that is met for the first time, and most of whose calls have programs of their own
  * already, runs call by call; it is compiled when it comes again. So code that never repeats pays what it pays in
