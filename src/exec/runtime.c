@@ -63,12 +63,24 @@ static int64_t host_memory(void) {
   return kb * 1024;
 }
 
+static void find_plugin(const char **path, const char **why) {
+  if (env_int(ENV_DRY)) {
+    *path = "dry";
+    *why = "TORCH_TPU_AOT_DRY is set: nothing is executed";
+  } else {
+    pjrt_find(candidates, path, why);
+  }
+}
+
 static tpu_err *start(void) {
   TPU_TRY(env_check());
-  pjrt_find(candidates, &info.path, &info.why);
+  find_plugin(&info.path, &info.why);
   if (!info.path[0]) return err_new(TPU_ERR_RUNTIME, "tpu: no PJRT plugin: %s", info.why);
+  if (env_int(ENV_DRY) && !env_str(ENV_TOPOLOGY)[0])
+    return err_new(TPU_ERR_VALUE,
+                   "tpu: TORCH_TPU_AOT_DRY=1 computes nothing; it is for TORCH_TPU_TOPOLOGY, which is not set");
   pjrt_api *api;
-  TPU_TRY(pjrt_load(info.path, &api));
+  TPU_TRY(env_int(ENV_DRY) ? pjrt_dry(&api) : pjrt_load(info.path, &api));
   pjrt_api_version(api, &info.pjrt_major, &info.pjrt_minor);
   info.stablehlo_version = pjrt_stablehlo_version(api);
   const char *file = strrchr(info.path, '/');
@@ -128,7 +140,7 @@ bool tpu_is_available(void) {
   if (atomic_load(&ex.forked)) return false;
   pthread_mutex_lock(&start_lock);
   const char *path = "", *why = "";
-  if (!start_error) pjrt_find(candidates, &path, &why);
+  if (!start_error) find_plugin(&path, &why);
   if (!atomic_load(&started)) {
     info.path = path;
     if (!start_error) info.why = why;

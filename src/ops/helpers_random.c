@@ -7,7 +7,7 @@ static int64_t count(int ndim, const int64_t *dims) {
   return n;
 }
 
-/* One word of the product of a word (as uint64) and a constant. */
+/* Both words of the product of a word (as uint64) and a constant. */
 static void product(op_ctx *c, val x, double by, val *high, val *low) {
   val p = ir_binary(G, IR_MUL, x, t_like(c, x, by)), mask = t_like(c, x, 0xFFFFFFFF);
   if (ir_failed(G)) return;
@@ -17,9 +17,11 @@ static void product(op_ctx *c, val x, double by, val *high, val *low) {
 
 static val xor3(op_ctx *c, val a, val b, val k) { return ir_binary(G, IR_XOR, ir_binary(G, IR_XOR, a, b), k); }
 
-/* What stablehlo.rng_bit_generator gives, in a form that XLA's CPU compiler takes in half the time and runs faster: it
- * expands the operation into a concatenation of four arrays, for which it emits the ten rounds four times, each with a
- * branch. Here each element takes its own word of its block of four. Words are kept in uint64 for the products. */
+/* Philox 4x32-10 (Salmon et al. 2011), as stablehlo.rng_bit_generator draws it: element i is word i % 4 of block i / 4;
+ * state[0] is the key and the upper half of the counter, state[1] the lower half. Written out, because XLA expands that
+ * operation into a concatenation of the four words as an array [blocks, 4]. On a TPU such an array is padded to 128
+ * lanes (58 M numbers: 7.9 GB of temporaries and 36 ms on v5e by its compiler's estimate, here 0.1 MB and 1.4 ms); the
+ * CPU compiler emits the ten rounds four times. Words are kept in uint64 for the products. */
 static val philox(op_ctx *c, val state, tpu_dtype bits, int64_t n) {
   bool wide = bits == TPU_U64;
   val part[2], word[4], key[2];
@@ -61,16 +63,17 @@ static val philox(op_ctx *c, val state, tpu_dtype bits, int64_t n) {
   return ir_convert(G, ir_select(G, upper, part[1], part[0]), TPU_U32);
 }
 
+val t_philox(op_ctx *c, val state, tpu_dtype bits, int ndim, const int64_t *dims) {
+  if (ir_failed(G)) return state;
+  return t_reshape(c, philox(c, state, bits, count(ndim, dims)), ndim, dims);
+}
+
 val t_random_bits(op_ctx *c, tpu_dtype bits, int ndim, const int64_t *dims) {
   if (bits != TPU_U32 && bits != TPU_U64)
     return op_fail(c, TPU_ERR_RUNTIME, "random bits come as uint32 or uint64, not %s", tpu_dtype_name(bits));
   int64_t n = count(ndim, dims);
   if (n == 0) return t_zeros(c, bits, ndim, dims);
-  val state = op_rng(c, bits == TPU_U64 ? 2 * n : n), next, out;
-  if (ir_failed(G)) return state;
-  if (ir_is_cpu(G)) return t_reshape(c, philox(c, state, bits, n), ndim, dims);
-  ir_rng_philox(G, state, bits, ndim, dims, &next, &out);
-  return out;
+  return t_philox(c, op_rng(c, bits == TPU_U64 ? 2 * n : n), bits, ndim, dims);
 }
 
 /* The top `keep` of `width` random bits, as a number of dtype d (exact: keep is at most d's mantissa). */

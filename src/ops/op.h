@@ -162,6 +162,7 @@ int t_dims_arg(op_ctx *c, int arg, int ndim, int *out);
 /* Matmul of [..., m, k] x [..., k, n] with equal batch dims; result in a's dtype, accumulated in float32 or wider. */
 val t_matmul(op_ctx *c, val a, val b);
 /* Uniform bits and numbers from the call's generator. */
+val t_philox(op_ctx *c, val state, tpu_dtype bits, int ndim, const int64_t *dims); /* uint32 or uint64 */
 val t_random_bits(op_ctx *c, tpu_dtype bits, int ndim, const int64_t *dims);
 val t_random_uniform(op_ctx *c, tpu_dtype d, int ndim, const int64_t *dims); /* [0, 1) */
 val t_random_normal(op_ctx *c, tpu_dtype d, int ndim, const int64_t *dims);

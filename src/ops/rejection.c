@@ -11,9 +11,10 @@ static tpu_dtype work_dtype(tpu_dtype d) { return d == TPU_F64 ? TPU_F64 : TPU_F
 /* Odd multiples of 2^-24 (2^-53) in (0, 1); *state moves on. */
 static val next_uniform(op_ctx *c, val *state, val like) {
   bool wide = like->dtype == TPU_F64;
-  val bits;
-  ir_rng_philox(G, *state, wide ? TPU_U64 : TPU_U32, like->ndim, like->dims, state, &bits);
+  val bits = t_philox(c, *state, wide ? TPU_U64 : TPU_U32, like->ndim, like->dims);
+  double blocks = (double)((ir_numel(like) * (wide ? 2 : 1) + 3) / 4);
   if (ir_failed(G)) return like;
+  *state = P_ADD(*state, P_MULC(t_iota(c, TPU_U64, 1, (*state)->dims, 0), blocks)); /* [0, blocks] */
   bits = ir_binary(G, IR_SHR_L, bits, t_like(c, bits, wide ? 12 : 9));
   val k = ir_convert(G, ir_convert(G, bits, wide ? TPU_I64 : TPU_I32), (tpu_dtype)like->dtype);
   return P_MULC(P_ADDC(k, 0.5), wide ? 0x1p-52 : 0x1p-23);

@@ -21,6 +21,8 @@ typedef struct PJRT_Executable pjrt_aot;    /* a program compiled for a topology
 /* Opens the shared library, calls GetPjrtApi and checks table size, ABI major version, and that the slots that we
  * cannot do without are there. Errors say what was expected and what was found. */
 TPU_MUST tpu_err *pjrt_load(const char *path, pjrt_api **out);
+/* In place of a plugin: a client that executes nothing. Its buffers hold no bytes and read as zeros. */
+TPU_MUST tpu_err *pjrt_dry(pjrt_api **out);
 /* Which plugin file to load, in the order of docs/plugins.md: TORCH_TPU_PJRT_PLUGIN, TPU_LIBRARY_PATH, libtpu when a
  * TPU is on the PCI bus, then `candidates` (colon separated). out_path is "" when there is none; out_why is one
  * sentence that names what was chosen and why, or all that was looked for and what to install. Both are

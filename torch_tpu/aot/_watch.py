@@ -115,11 +115,11 @@ class Watch:
         device = sum(w.runs * w.seconds for w in known)
         compile_seconds = sum(w.compile_seconds for w in programs)
         out = [
-            f"torch_tpu: the script on {t.name} ({t.kind}), which is not here; values came from {_platform()}",
+            f"torch_tpu: the script on {t.name} ({t.kind}), which is not here; {_source()}",
             f"  programs         {len(programs)} compiled in {compile_seconds:.1f} s, run {runs} times",
             f"  device time      {device * 1e3:,.3f} ms estimated (the model of docs/aot.md), one device",
             f"  launches         {runs * self.launch * 1e3:,.3f} ms at a stated {self.launch * 1e6:g} us each",
-            f"  host reads       {sum(reads.values())} (each would wait for the TPU)",
+            f"  host reads       {sum(reads.values())} (each would wait for the TPU{'; they gave zeros' if _dry() else ''})",
             f"  memory           {_peak() / 1e6:,.1f} MB of tensors at most, and {max((w.temporaries for w in programs), default=0) / 1e6:,.1f} MB "
             "of temporaries of one program" + (f"; the device has {t.chip.hbm_bytes / 1e6:,.0f} MB" if t.chip else ""),
             f"  here             {wall:.1f} s",
@@ -145,9 +145,14 @@ class Watch:
         return "\n".join(out)
 
 
-def _platform():
-    info = _core.plugin_info()
-    return f"the plugin {info['platform'] or '(none was used)'}"
+def _dry():
+    return _core.plugin_info()["platform"] == "dry"
+
+
+def _source():
+    if _dry():
+        return "nothing was executed"
+    return f"values came from the plugin {_core.plugin_info()['platform'] or '(none was used)'}"
 
 
 def _peak():
