@@ -314,4 +314,29 @@ TEST(four_threads_run_one_executable) {
   CHECK_INT(fake.live("all"), 0);
 }
 
+TEST(a_client_that_executes_nothing) {
+  pjrt_api *api = NULL;
+  pjrt_client *c = NULL;
+  CHECK_OK(pjrt_dry(&api));
+  CHECK_OK(pjrt_client_new(api, NULL, 0, &c));
+  if (!c) return;
+  CHECK_STR(pjrt_platform(c), "dry");
+  CHECK_INT(pjrt_device_count(c), 1);
+  pjrt_buffer *args[2], *outs[3] = {NULL, NULL, NULL};
+  float host[6] = {1, 2, 3, 4, 5, 6};
+  const int64_t huge[2] = {1 << 20, 1 << 20};
+  CHECK_OK(pjrt_buffer_from_host(c, 0, host, 11, huge, 2, &args[0]));
+  args[1] = args[0];
+  pjrt_exec *e = compile(c, t_add);
+  CHECK_OK(pjrt_execute(c, e, 0, args, 2, NULL, 0, outs, NULL));
+  CHECK(outs[0] && outs[1] && !outs[2]);
+  CHECK(pjrt_buffer_ready(c, outs[0]));
+  CHECK_OK(pjrt_buffer_to_host(c, outs[1], host, sizeof host));
+  for (int i = 0; i < 6; i++) CHECK(host[i] == 0);
+  for (int i = 0; i < 2; i++) pjrt_buffer_free(c, outs[i]);
+  pjrt_exec_free(c, e);
+  pjrt_client_free(c);
+  mem_free(api);
+}
+
 T_MAIN()

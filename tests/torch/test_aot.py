@@ -87,3 +87,26 @@ def test_a_script_is_watched(fake_plugin, tmp_path):
     assert "host reads       3 " in text
     assert f"3  {script}:4" in text
     assert "refused" not in text
+
+
+def test_a_dry_script_executes_nothing(fake_plugin, tmp_path):
+    """Tensors that no machine here could hold; what is read is zeros, and the report says so."""
+    report = tmp_path / "report.txt"
+    done = run_python(
+        "import torch\n"
+        "x = torch.ones(300_000, 1_000_000, device='tpu')\n"
+        "y = (x @ x.t()).sum()\n"
+        "print(y.item(), torch.nonzero(x).shape, torch.tpu.memory_allocated() > 10**12)\n",
+        TORCH_TPU_AOT_LIBRARY=fake_plugin,
+        TORCH_TPU_TOPOLOGY="fake:2x2",
+        TORCH_TPU_AOT_DRY="1",
+        TORCH_TPU_AOT_REPORT=str(report),
+    )
+    assert done.stdout.split() == ["0.0", "torch.Size([0,", "2])", "True"]
+    text = report.read_text()
+    assert "nothing was executed" in text and "they gave zeros" in text
+
+
+def test_a_dry_script_needs_a_topology():
+    done = run_python("import torch; torch.ones(2, device='tpu')", TORCH_TPU_AOT_DRY="1", check=False)
+    assert "TORCH_TPU_TOPOLOGY, which is not set" in done.stderr and done.returncode
