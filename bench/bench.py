@@ -4,6 +4,7 @@
     python bench/bench.py traffic     # bytes moved by a chain of operators, mode by mode (bench/traffic.py)
     python bench/bench.py start       # from the start of a process to its first training step (bench/start.py)
     python bench/bench.py compiled    # whole models compiled, beside inductor and JAX (bench/compiled.py)
+    python bench/bench.py ladder      # a Llama-3-style step on TPUs that are not here, mode by mode, beside JAX (bench/ladder.py)
 
 One line a row: the least time of one call on each device, and their ratio. `dispatch` is until the call returns; everything else
 ends with a read of one value, shared by all calls of a round, so that queued work is part of it. `first` is the first call,
@@ -305,6 +306,6 @@ def main():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["traffic"], ["start"], ["compiled"]):
+    if sys.argv[1:2] in (["traffic"], ["start"], ["compiled"], ["ladder"]):
         sys.exit(__import__(sys.argv[1]).main(sys.argv[2:]))
     main()

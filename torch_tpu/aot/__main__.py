@@ -15,7 +15,9 @@ def main():
     run.add_argument("--topology", required=True, help="such as v5e:2x2")
     run.add_argument("--cache", default="", help="folder for the executables (of each program, for that TPU)")
     run.add_argument("--launch-us", type=float, default=5.0, help="microseconds that launching one program takes; default 5")
-    run.add_argument("--dry", action="store_true", help="execute nothing: tensors take no memory, and values that are read are zeros")
+    run.add_argument(
+        "--dry", action="store_true", help="execute nothing: tensors take no memory, and values that are read are zeros"
+    )
     run.add_argument("--report", default="", help="write the report to this file; default: stderr")
     run.add_argument("script", help="a Python file")
     run.add_argument("arguments", nargs=argparse.REMAINDER)

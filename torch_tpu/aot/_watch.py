@@ -31,6 +31,7 @@ class Watched:
     seconds: float | None = None  # of one run, estimated; None: not known
     error: str = ""
     temporaries: int = 0
+    bytes: float = 0.0  # read and written by one run, as the compiler counts
 
 
 class Watch:
@@ -79,7 +80,8 @@ class Watch:
                 _core.core.tpu_aot_keep(program._handle, data, len(data), self.folder.encode())
                 self.kept += 1
             if self.topology.chip is not None:
-                w.seconds = program.cost().seconds
+                cost = program.cost()
+                w.seconds, w.bytes = cost.seconds, cost.bytes
         except Exception as error:
             w.compile_seconds = w.compile_seconds or time.monotonic() - start
             w.error = str(error).splitlines()[0] if str(error) else type(error).__name__
