@@ -71,7 +71,8 @@ static val scores(op_ctx *c, const heads *h, int bias_arg, int causal_arg, val s
     s = mask ? t_where(c, bias, s, none) : t_add(c, s, bias);
   }
   if (INT_OR(causal_arg, 0) && !ir_failed(G)) {
-    val row = t_iota_dim(c, TPU_I32, 4, 2, h->s), column = t_iota_dim(c, TPU_I32, 4, 3, h->t);
+    /* of the scores' own shape: an [S, T] mask is broadcast, and a TPU's compiler writes it out for each head */
+    val row = t_iota(c, TPU_I32, 4, s->dims, 2), column = t_iota(c, TPU_I32, 4, s->dims, 3);
     s = t_where(c, t_cmp(c, IR_LE, column, row), s, none);
   }
   return s;
