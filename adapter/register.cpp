@@ -24,6 +24,7 @@ const std::unordered_set<std::string> &by_hand() {
                                                         "aten::index_fill_.int_Scalar",
                                                         "aten::index_fill_.int_Tensor",
                                                         "aten::index_put_",
+                                                        "aten::threshold_",
                                                         "aten::bernoulli.out",
                                                         "aten::_embedding_bag_backward",
                                                         "aten::arange.start_out",

@@ -916,3 +916,33 @@ def test_indices_of_another_device(others):
         x[there]
     with pytest.raises(RuntimeError, match="indices should be either on cpu"):
         x[there] = torch.ones(2, device=DEVICE)
+
+
+@pytest.mark.parametrize("kind", ["bilinear", "bicubic", "lanczos"])
+def test_antialiased_resizing_of_what_is_no_float(kind):
+    forward = getattr(torch.ops.aten, f"_upsample_{kind}2d_aa")
+    backward = getattr(torch.ops.aten, f"_upsample_{kind}2d_aa_backward")
+    x = torch.ones(1, 1, 4, 4, dtype=torch.int16, device=DEVICE)
+    with pytest.raises(NotImplementedError, match="\"compute_index_ranges_weights\" not implemented for 'Short'"):
+        forward(x, [6, 6], False)
+    with pytest.raises(NotImplementedError, match=f"\"upsample_{kind}2d_aa_backward_cpu\" not implemented for 'Short'"):
+        backward(x, [4, 4], [1, 1, 2, 2], False)
+
+
+BAGS = {  # sizes of weight, indices and offsets
+    "indices": ((10, 2), (2, 0, 0), (1,)),
+    "offsets": ((10, 2), (2,), (2, 1)),
+    "weight": ((10,), (2,), (2,)),
+}
+
+
+@pytest.mark.parametrize("bag", [torch.embedding_bag, torch._embedding_bag, torch._embedding_bag_forward_only])
+@pytest.mark.parametrize("kind", BAGS)
+def test_ranks_of_an_embedding_bag(kind, bag):
+    sizes = BAGS[kind]
+    weight, indices, offsets = torch.zeros(sizes[0]), torch.zeros(sizes[1]).long(), torch.zeros(sizes[2]).long()
+    with pytest.raises(RuntimeError) as cpu:
+        bag(weight, indices, offsets)
+    with pytest.raises(RuntimeError) as mine:
+        bag(weight.to(DEVICE), indices.to(DEVICE), offsets.to(DEVICE))
+    assert str(cpu.value).splitlines()[0] in str(mine.value)
