@@ -946,3 +946,12 @@ def test_ranks_of_an_embedding_bag(kind, bag):
     with pytest.raises(RuntimeError) as mine:
         bag(weight.to(DEVICE), indices.to(DEVICE), offsets.to(DEVICE))
     assert str(cpu.value).splitlines()[0] in str(mine.value)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("bad", [-1, 11])
+def test_an_index_of_a_bag_out_of_range(bad, mode):
+    match = rf"embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be {bad}"
+    with pytest.raises(RuntimeError, match=match):
+        bag = torch.tensor([[bad, 1]], device=DEVICE)
+        F.embedding_bag(bag, torch.ones(10, 2, device=DEVICE), mode=mode, padding_idx=0)
