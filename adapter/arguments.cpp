@@ -4,6 +4,7 @@
 #include <ATen/native/AdaptivePooling.h>
 #include <ATen/native/FractionalMaxPooling.h>
 #include <ATen/native/GridSamplerUtils.h>
+#include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/result_type.h>
 
 #include <cmath>
@@ -201,6 +202,8 @@ void multilabel_margin(c10::IValue *a) {
   const bool fits = x.dim() < 2 ? target.dim() <= 1 && target.numel() == x.numel() : target.sizes() == x.sizes();
   TORCH_CHECK(fits, "inconsistent target size: ", target.sizes(), " for input of size: ", x.sizes());
 }
+
+void cholesky_inverse(c10::IValue *a) { at::native::squareCheckInputs(a[0].toTensor(), "cholesky_inverse"); }
 
 // ormqr(self, tau, other, left, transpose)
 void ormqr(c10::IValue *a) {
@@ -452,6 +455,8 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::multi_margin_loss.out", multi_margin},
                                       {"aten::multilabel_margin_loss_forward", multilabel_margin},
                                       {"aten::multilabel_margin_loss_forward.output", multilabel_margin},
+                                      {"aten::cholesky_inverse", cholesky_inverse},
+                                      {"aten::cholesky_inverse.out", cholesky_inverse},
                                       {"aten::ormqr", ormqr},
                                       {"aten::ormqr.out", ormqr},
                                       {"aten::normal.float_Tensor", normal_std},

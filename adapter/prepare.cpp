@@ -416,6 +416,34 @@ void write_any(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   stack->emplace_back(whole);
 }
 
+// ---- factorizations that raise
+// ------------------------------------------------------------------------------------------
+
+// With check_errors the call waits for `info`, its last result, and raises what that says.
+struct Checked {
+  const char *op, *api;
+};
+constexpr Checked kInv = {"aten::linalg_inv_ex", "linalg.inv_ex"},
+                  kInvOut = {"aten::linalg_inv_ex.inverse", "linalg.inv_ex"},
+                  kCholesky = {"aten::linalg_cholesky_ex", "linalg.cholesky_ex"},
+                  kCholeskyOut = {"aten::linalg_cholesky_ex.L", "linalg.cholesky_ex"},
+                  kLu = {"aten::linalg_lu_factor_ex", "torch.linalg.lu_factor_ex"},
+                  kLuOut = {"aten::linalg_lu_factor_ex.out", "torch.linalg.lu_factor_ex"},
+                  kSolve = {"aten::_linalg_solve_ex", "torch.linalg.solve_ex"},
+                  kSolveOut = {"aten::_linalg_solve_ex.result", "torch.linalg.solve_ex"},
+                  kLdl = {"aten::linalg_ldl_factor_ex", "torch.linalg.ldl_factor_ex"},
+                  kLdlOut = {"aten::linalg_ldl_factor_ex.out", "torch.linalg.ldl_factor_ex"};
+template <const Checked *what>
+void checked(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  static Kernel *k = need_kernel(what->op);
+  static const auto check = static_cast<size_t>(*op.schema().argumentIndexWithName("check_errors"));
+  const size_t base = stack->size() - op.schema().arguments().size();
+  const bool wanted = (*stack)[base + check].toBool() && !tpu_capturing();
+  const bool is_matrix = (*stack)[base].toTensor().dim() == 2;
+  k->run(stack);
+  if (wanted) at::_linalg_check_errors(stack->back().toTensor(), what->api, is_matrix);
+}
+
 // ---- the gradient of a bag ------------------------------------------------------------------------------------------
 
 // (grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, sparse,
@@ -461,6 +489,16 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("index_fill_.int_Tensor", torch::CppFunction::makeFromBoxedFunction<&write_any<&kIndexFillTensor>>());
   m.impl("threshold_", torch::CppFunction::makeFromBoxedFunction<&write_any<&kThreshold>>());
   m.impl("index_put_", torch::CppFunction::makeFromBoxedFunction<&write_any<&kIndexPut>>());
+  m.impl("linalg_inv_ex", torch::CppFunction::makeFromBoxedFunction<&checked<&kInv>>());
+  m.impl("linalg_inv_ex.inverse", torch::CppFunction::makeFromBoxedFunction<&checked<&kInvOut>>());
+  m.impl("linalg_cholesky_ex", torch::CppFunction::makeFromBoxedFunction<&checked<&kCholesky>>());
+  m.impl("linalg_cholesky_ex.L", torch::CppFunction::makeFromBoxedFunction<&checked<&kCholeskyOut>>());
+  m.impl("linalg_lu_factor_ex", torch::CppFunction::makeFromBoxedFunction<&checked<&kLu>>());
+  m.impl("linalg_lu_factor_ex.out", torch::CppFunction::makeFromBoxedFunction<&checked<&kLuOut>>());
+  m.impl("_linalg_solve_ex", torch::CppFunction::makeFromBoxedFunction<&checked<&kSolve>>());
+  m.impl("_linalg_solve_ex.result", torch::CppFunction::makeFromBoxedFunction<&checked<&kSolveOut>>());
+  m.impl("linalg_ldl_factor_ex", torch::CppFunction::makeFromBoxedFunction<&checked<&kLdl>>());
+  m.impl("linalg_ldl_factor_ex.out", torch::CppFunction::makeFromBoxedFunction<&checked<&kLdlOut>>());
   m.impl("arange.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeOut, true>>());
   m.impl("arange.start_out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeStartOut, true>>());
   m.impl("range.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kRangeOut, false>>());

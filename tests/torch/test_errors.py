@@ -955,3 +955,34 @@ def test_an_index_of_a_bag_out_of_range(bad, mode):
     with pytest.raises(RuntimeError, match=match):
         bag = torch.tensor([[bad, 1]], device=DEVICE)
         F.embedding_bag(bag, torch.ones(10, 2, device=DEVICE), mode=mode, padding_idx=0)
+
+
+EX = {
+    "inv": lambda a: torch.linalg.inv_ex(a, check_errors=True),
+    "cholesky": lambda a: torch.linalg.cholesky_ex(a, check_errors=True),
+    "lu": lambda a: torch.linalg.lu_factor_ex(a, check_errors=True),
+    "solve": lambda a: torch.linalg.solve_ex(a, a, check_errors=True),
+}
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("kind", EX)
+def test_factorizations_raise_when_asked_to(kind, batched):
+    a = torch.eye(3).repeat(2, 1, 1)
+    EX[kind](a.to(DEVICE))
+    a[1, 2, 2] = 0
+    a = a if batched else a[1]
+    with pytest.raises(RuntimeError) as cpu:
+        EX[kind](a)
+    with pytest.raises(type(cpu.value)) as mine:
+        EX[kind](a.to(DEVICE))
+    assert str(mine.value).split(":")[:2] == str(cpu.value).split(":")[:2]
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 3)])
+def test_the_inverse_of_a_cholesky_factor_needs_a_square_matrix(sizes):
+    with pytest.raises(RuntimeError) as cpu:
+        torch.cholesky_inverse(torch.ones(sizes))
+    with pytest.raises(RuntimeError) as mine:
+        torch.cholesky_inverse(torch.ones(sizes, device=DEVICE))
+    assert str(cpu.value) in str(mine.value)
