@@ -4,6 +4,7 @@
 #include <ATen/native/AdaptivePooling.h>
 #include <ATen/native/FractionalMaxPooling.h>
 #include <ATen/native/GridSamplerUtils.h>
+#include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/ops/result_type.h>
 
 #include <cmath>
@@ -13,6 +14,16 @@
 namespace torch_tpu {
 namespace {
 
+// What is written must not lie on what is read. PyTorch's meta kernels of these operators do not look.
+void apart(const c10::IValue &out, const c10::IValue &in) {
+  if (out.isTensor() && out.toTensor().is_privateuseone() && in.isTensor() && in.toTensor().is_privateuseone())
+    at::assert_no_overlap(out.toTensor(), in.toTensor());
+}
+void apart_or_equal(const c10::IValue &out, const c10::IValue &in) {
+  if (out.isTensor() && out.toTensor().is_privateuseone() && in.isTensor() && in.toTensor().is_privateuseone())
+    at::assert_no_partial_overlap(out.toTensor(), in.toTensor());
+}
+
 // where(condition, self, other)
 void where(c10::IValue *a) {
   if (!a[0].isTensor() || a[0].toTensor().scalar_type() != c10::kByte) return;
@@ -20,6 +31,11 @@ void where(c10::IValue *a) {
       "where received a uint8 condition tensor. This behavior is deprecated and will be removed in a future "
       "version of PyTorch. Use a boolean condition instead.");
   a[0] = a[0].toTensor().to(c10::kBool);
+}
+
+void where_out(c10::IValue *a) {
+  for (int i = 0; i < 3; i++) apart_or_equal(a[3], a[i]);
+  where(a);
 }
 
 // bool << int is a shift of integers; no other dtype but integers is shifted.
@@ -91,6 +107,11 @@ void masked_fill(c10::IValue *a) {
               " without overflow");
 }
 
+void masked_fill_inplace(c10::IValue *a) {
+  apart_or_equal(a[0], a[1]);
+  masked_fill(a);
+}
+
 void masked_scatter(c10::IValue *a) {
   TORCH_CHECK(a[1].toTensor().scalar_type() == c10::kBool,
               "masked_scatter_ only supports boolean masks, but got mask with dtype ", a[1].toTensor().scalar_type());
@@ -102,6 +123,11 @@ void masked_fill_tensor(c10::IValue *a) {
   // on the device it is not looked at: a complex value for a real tensor is a mistake in any case
   TORCH_CHECK(v.is_cpu() && v.numel() == 1 && v.item().toComplexDouble().imag() == 0,
               "value cannot be converted to type ", a[0].toTensor().scalar_type(), " without overflow");
+}
+
+void masked_fill_tensor_inplace(c10::IValue *a) {
+  apart_or_equal(a[0], a[1]);
+  masked_fill_tensor(a);
 }
 
 // narrow_copy(self, dim, start, length)
@@ -176,6 +202,8 @@ void multilabel_margin(c10::IValue *a) {
   const bool fits = x.dim() < 2 ? target.dim() <= 1 && target.numel() == x.numel() : target.sizes() == x.sizes();
   TORCH_CHECK(fits, "inconsistent target size: ", target.sizes(), " for input of size: ", x.sizes());
 }
+
+void cholesky_inverse(c10::IValue *a) { at::native::squareCheckInputs(a[0].toTensor(), "cholesky_inverse"); }
 
 // ormqr(self, tau, other, left, transpose)
 void ormqr(c10::IValue *a) {
@@ -262,14 +290,22 @@ void check_bernoulli(const at::Tensor &p) {
 void bernoulli(c10::IValue *a) { check_bernoulli(a[0].toTensor()); }    // (self, generator)
 void bernoulli_p(c10::IValue *a) { check_bernoulli(a[1].toTensor()); }  // (self, p, generator)
 
-// take(self, index, out), kthvalue(self, k, dim, keepdim, values, indices) and put_(self, index, source, accumulate):
-// not into what they read.
-void apart(const c10::IValue &out, const c10::IValue &in) {
-  if (out.isTensor() && out.toTensor().is_privateuseone()) at::assert_no_overlap(out.toTensor(), in.toTensor());
-}
+// take(self, index, out), kthvalue(self, k, dim, keepdim, values, indices), put_(self, index, source, accumulate),
+// index_fill_(self, dim, index, value) and index_put_(self, indices, values, accumulate)
 void take_out(c10::IValue *a) { apart(a[2], a[0]), apart(a[2], a[1]); }
 void kthvalue_out(c10::IValue *a) { apart(a[4], a[0]), apart(a[5], a[0]); }
 void put(c10::IValue *a) { apart(a[0], a[1]), apart(a[0], a[2]); }
+void index_fill(c10::IValue *a) { apart(a[0], a[2]); }
+void index_put(c10::IValue *a) {
+  bool masked = false;
+  for (const c10::IValue &i : a[1].toListRef()) {
+    if (!i.isTensor() || !i.toTensor().defined()) continue;
+    const auto type = i.toTensor().scalar_type();
+    if (type == c10::kBool || type == c10::kByte) masked = true;  // becomes indices, or is a fill, which may lie on it
+    else apart(a[0], i);
+  }
+  if (!masked || a[2].toTensor().numel() != 1) apart(a[0], a[2]);
+}
 
 // roll(self, shifts, dims): the shape function looks at the dims first.
 void roll(c10::IValue *a) {
@@ -281,6 +317,10 @@ void roll(c10::IValue *a) {
 
 // _embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights, ...)
 void embedding_bag(c10::IValue *a) {
+  const int64_t weight = a[0].toTensor().dim(), indices = a[1].toTensor().dim(), offsets = a[2].toTensor().dim();
+  TORCH_CHECK(indices == 1 || indices == 2, "input has to be a 1D or 2D Tensor, but got Tensor of dimension ", indices);
+  TORCH_CHECK(indices == 2 || offsets == 1, "offsets has to be a 1D Tensor, but got Tensor of dimension ", offsets);
+  TORCH_CHECK(weight == 2, "weight has to be a 2D Tensor, but got Tensor of dimension ", weight);
   if (!a[6].isTensor() || !a[6].toTensor().defined()) return;
   const auto want = a[0].toTensor().scalar_type(), have = a[6].toTensor().scalar_type();
   TORCH_CHECK(want == have, "expected scalar type ", want, " but found ", have);
@@ -369,7 +409,7 @@ void old_aminmax(c10::IValue *) {
 
 const ArgumentHooks &argument_hooks() {
   static const ArgumentHooks hooks = {{"aten::where.self", where},
-                                      {"aten::where.self_out", where},
+                                      {"aten::where.self_out", where_out},
                                       {"aten::__lshift__.Scalar", lshift},
                                       {"aten::__lshift__.Tensor", lshift},
                                       {"aten::__rshift__.Scalar", rshift},
@@ -401,9 +441,9 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::logspace.Tensor_Scalar", logspace},
                                       {"aten::logspace.Scalar_Tensor", logspace},
                                       {"aten::masked_fill.Scalar", masked_fill},
-                                      {"aten::masked_fill_.Scalar", masked_fill},
+                                      {"aten::masked_fill_.Scalar", masked_fill_inplace},
                                       {"aten::masked_fill.Tensor", masked_fill_tensor},
-                                      {"aten::masked_fill_.Tensor", masked_fill_tensor},
+                                      {"aten::masked_fill_.Tensor", masked_fill_tensor_inplace},
                                       {"aten::masked_scatter", masked_scatter},
                                       {"aten::masked_scatter_", masked_scatter},
                                       {"aten::narrow_copy", narrow_copy},
@@ -415,6 +455,8 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::multi_margin_loss.out", multi_margin},
                                       {"aten::multilabel_margin_loss_forward", multilabel_margin},
                                       {"aten::multilabel_margin_loss_forward.output", multilabel_margin},
+                                      {"aten::cholesky_inverse", cholesky_inverse},
+                                      {"aten::cholesky_inverse.out", cholesky_inverse},
                                       {"aten::ormqr", ormqr},
                                       {"aten::ormqr.out", ormqr},
                                       {"aten::normal.float_Tensor", normal_std},
@@ -451,6 +493,10 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::std_mean.correction", std_mean},
                                       {"aten::_aminmax", old_aminmax},
                                       {"aten::_aminmax.dim", old_aminmax},
+                                      {"aten::index_fill_.int_Scalar", index_fill},
+                                      {"aten::index_fill_.int_Tensor", index_fill},
+                                      {"aten::index_put_", index_put},
+                                      {"aten::_index_put_impl_", index_put},
                                       {"aten::put_", put},
                                       {"aten::take.out", take_out},
                                       {"aten::kthvalue.values", kthvalue_out}};

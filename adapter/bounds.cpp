@@ -76,8 +76,11 @@ void hold(const Kernel &k, const Tensor &index, const Tensor &data, int64_t dim,
     if ((v[i] < size && v[i] >= (negative ? -size : 0)) || (ignored && v[i] == *ignored)) continue;
     const std::string where =
         dim < 0 ? c10::str(" for ", size, " elements") : c10::str(" for dimension ", dim, " with size ", size);
+    const std::string &name = k.handle.schema().name();
+    const bool bag = name.compare(0, 20, "aten::_embedding_bag") == 0;  // PyTorch has words of its own for it
     const std::string text =
-        c10::str("index ", v[i], " is out of bounds", where, " (", k.handle.schema().name(), ": element ", i, " of ",
+        c10::str(bag ? "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be " : "index ", v[i],
+                 bag ? "" : " is out of bounds", bag ? "" : where, " (", name, ": element ", i, " of ",
                  described("index", index), "; ", described("data", data), ")");
     TORCH_CHECK_INDEX(!index_error, text);
     TORCH_CHECK(false, text);

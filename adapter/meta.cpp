@@ -4,6 +4,7 @@
 // should.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TypeProperties.h>
 
 #include "adapter/kernel.h"
 
@@ -142,6 +143,32 @@ Outcome run_meta(Frame &f, MetaArgs &m, torch::jit::Stack &stack) {
   return Outcome::known;
 }
 
+// An out tensor of another dtype than the result without it would have. PyTorch rounds an element-wise result to the
+// dtype that its operands promote to before it goes into a wider `out`, while a row rounds once, at the end; and a sum
+// or a mean is taken in the dtype of `out`. Both come of the functional form, which is given that dtype if it takes
+// one.
+bool out_changes_result(const Frame &f) {
+  const Kernel &k = *f.kernel;
+  if (!k.has_out || !k.twin) return false;
+  at::native::ResultTypeState operands = {};
+  at::ScalarType out = at::ScalarType::Undefined, first = out;
+  for (size_t i = 0; i < k.args.size(); i++) {
+    if (k.args[i].kind != Kind::tensor || !f.args[i].isTensor() || !f.args[i].toTensor().defined()) continue;
+    const at::Tensor &t = f.args[i].toTensor();
+    if (k.args[i].out) {
+      if (out == at::ScalarType::Undefined) out = t.scalar_type();
+      continue;
+    }
+    if (first == at::ScalarType::Undefined) first = t.scalar_type();
+    operands = at::native::update_result_type_state(t, operands);
+  }
+  if (!at::isFloatingType(out) && !at::isComplexType(out)) return false;
+  if (k.twin->hasTag(at::Tag::pointwise))
+    return at::isReducedFloatingType(at::native::result_type(operands)) && !at::isReducedFloatingType(out);
+  const auto dtype = k.handle.schema().argumentIndexWithName("dtype");
+  return dtype && f.args[*dtype].isNone() && out != first;
+}
+
 // What TensorIterator would refuse, for operators that have no meta kernel.
 void check_written(const Frame &f) {
   for (size_t i = 0; i < f.kernel->args.size(); i++)
@@ -183,6 +210,10 @@ tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known
       return nullptr;
     }
     check_written(f);
+    if (out_changes_result(f)) {
+      f.through_twin = true;
+      return tpu_err_new(TPU_ERR_RUNTIME, "the functional form is used");
+    }
     for (size_t i = 0; i < k.args.size(); i++) {
       if (!k.args[i].out || k.args[i].kind != Kind::tensor || !f.args[i].isTensor()) continue;
       const at::Tensor &real = f.args[i].toTensor();
@@ -239,7 +270,7 @@ void run_through_twin(const Kernel &k, torch::jit::Stack *stack, size_t base) {
   torch::jit::Stack call;
   for (const auto &a : theirs.arguments()) {
     const auto i = mine.argumentIndexWithName(a.name());
-    if (i) call.push_back((*stack)[base + *i]);
+    if (i && !(a.name() == "dtype" && (*stack)[base + *i].isNone())) call.push_back((*stack)[base + *i]);
     else if (a.name() == "dtype" && !outs.empty()) call.emplace_back(static_cast<int64_t>(outs[0].scalar_type()));
     else if (a.name() == "device" && !outs.empty()) call.emplace_back(outs[0].device());
     else call.emplace_back(a.default_value() ? *a.default_value() : c10::IValue());

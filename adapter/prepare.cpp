@@ -376,10 +376,11 @@ constexpr const char *kFillScalar = "aten::fill_.Scalar", *kFillTensor = "aten::
 
 constexpr const char *kMaskedFillScalar = "aten::masked_fill_.Scalar", *kMaskedFillTensor = "aten::masked_fill_.Tensor",
                      *kIndexFillScalar = "aten::index_fill_.int_Scalar",
-                     *kIndexFillTensor = "aten::index_fill_.int_Tensor", *kIndexPut = "aten::index_put_";
+                     *kIndexFillTensor = "aten::index_fill_.int_Tensor", *kIndexPut = "aten::index_put_",
+                     *kThreshold = "aten::threshold_";
 
 // masked_fill_, index_fill_ and index_put_ may write elements that lie on one another, with a warning. Where several
-// values go to one place it gets one of them.
+// values go to one place it gets one of them. threshold_ may too, and gives elements in one place one value.
 template <const char *const *name>
 void write_any(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   static Kernel *k = need_kernel(*name);
@@ -389,10 +390,13 @@ void write_any(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   if (C10_LIKELY(whole.numel() == 0 || !may_overlap(whole)) || (puts && (*stack)[self + 3].toBool()))
     return k->run(stack);
   const std::string_view full = op.schema().name();
-  TORCH_WARN("Use of ", full.substr(full.rfind(':') + 1),
-             " on expanded tensors is deprecated. Please clone() the tensor before performing this operation. This "
-             "also applies to advanced indexing e.g. tensor[mask] = value");
-  const Tensor values = whole.clone(at::MemoryFormat::Contiguous), hit = at::zeros_like(values, c10::kBool);
+  const bool everywhere = *name == kThreshold;
+  if (!everywhere)
+    TORCH_WARN("Use of ", full.substr(full.rfind(':') + 1),
+               " on expanded tensors is deprecated. Please clone() the tensor before performing this operation. This "
+               "also applies to advanced indexing e.g. tensor[mask] = value");
+  const Tensor values = whole.clone(at::MemoryFormat::Contiguous);
+  const Tensor hit = everywhere ? at::ones_like(values, c10::kBool) : at::zeros_like(values, c10::kBool);
   torch::jit::Stack on_values(stack->begin() + self, stack->end()), on_hit = on_values;
   on_values[0] = values;
   on_hit[0] = hit;
@@ -400,7 +404,7 @@ void write_any(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   if (written.isTensor()) written = at::ones({}, hit.options());
   else written = true;
   k->run(&on_values);
-  k->run(&on_hit);
+  if (!everywhere) k->run(&on_hit);
 
   const auto [flat, places] = Memory(whole);
   const Tensor count = at::arange(values.numel(), places.options());
@@ -410,6 +414,34 @@ void write_any(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   flat.copy_(at::where(from.ge(0), values.reshape({-1}).index_select(0, from.clamp_min(0)), flat));
   stack->resize(self);
   stack->emplace_back(whole);
+}
+
+// ---- factorizations that raise
+// ------------------------------------------------------------------------------------------
+
+// With check_errors the call waits for `info`, its last result, and raises what that says.
+struct Checked {
+  const char *op, *api;
+};
+constexpr Checked kInv = {"aten::linalg_inv_ex", "linalg.inv_ex"},
+                  kInvOut = {"aten::linalg_inv_ex.inverse", "linalg.inv_ex"},
+                  kCholesky = {"aten::linalg_cholesky_ex", "linalg.cholesky_ex"},
+                  kCholeskyOut = {"aten::linalg_cholesky_ex.L", "linalg.cholesky_ex"},
+                  kLu = {"aten::linalg_lu_factor_ex", "torch.linalg.lu_factor_ex"},
+                  kLuOut = {"aten::linalg_lu_factor_ex.out", "torch.linalg.lu_factor_ex"},
+                  kSolve = {"aten::_linalg_solve_ex", "torch.linalg.solve_ex"},
+                  kSolveOut = {"aten::_linalg_solve_ex.result", "torch.linalg.solve_ex"},
+                  kLdl = {"aten::linalg_ldl_factor_ex", "torch.linalg.ldl_factor_ex"},
+                  kLdlOut = {"aten::linalg_ldl_factor_ex.out", "torch.linalg.ldl_factor_ex"};
+template <const Checked *what>
+void checked(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
+  static Kernel *k = need_kernel(what->op);
+  static const auto check = static_cast<size_t>(*op.schema().argumentIndexWithName("check_errors"));
+  const size_t base = stack->size() - op.schema().arguments().size();
+  const bool wanted = (*stack)[base + check].toBool() && !tpu_capturing();
+  const bool is_matrix = (*stack)[base].toTensor().dim() == 2;
+  k->run(stack);
+  if (wanted) at::_linalg_check_errors(stack->back().toTensor(), what->api, is_matrix);
 }
 
 // ---- the gradient of a bag ------------------------------------------------------------------------------------------
@@ -455,7 +487,18 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("masked_fill_.Tensor", torch::CppFunction::makeFromBoxedFunction<&write_any<&kMaskedFillTensor>>());
   m.impl("index_fill_.int_Scalar", torch::CppFunction::makeFromBoxedFunction<&write_any<&kIndexFillScalar>>());
   m.impl("index_fill_.int_Tensor", torch::CppFunction::makeFromBoxedFunction<&write_any<&kIndexFillTensor>>());
+  m.impl("threshold_", torch::CppFunction::makeFromBoxedFunction<&write_any<&kThreshold>>());
   m.impl("index_put_", torch::CppFunction::makeFromBoxedFunction<&write_any<&kIndexPut>>());
+  m.impl("linalg_inv_ex", torch::CppFunction::makeFromBoxedFunction<&checked<&kInv>>());
+  m.impl("linalg_inv_ex.inverse", torch::CppFunction::makeFromBoxedFunction<&checked<&kInvOut>>());
+  m.impl("linalg_cholesky_ex", torch::CppFunction::makeFromBoxedFunction<&checked<&kCholesky>>());
+  m.impl("linalg_cholesky_ex.L", torch::CppFunction::makeFromBoxedFunction<&checked<&kCholeskyOut>>());
+  m.impl("linalg_lu_factor_ex", torch::CppFunction::makeFromBoxedFunction<&checked<&kLu>>());
+  m.impl("linalg_lu_factor_ex.out", torch::CppFunction::makeFromBoxedFunction<&checked<&kLuOut>>());
+  m.impl("_linalg_solve_ex", torch::CppFunction::makeFromBoxedFunction<&checked<&kSolve>>());
+  m.impl("_linalg_solve_ex.result", torch::CppFunction::makeFromBoxedFunction<&checked<&kSolveOut>>());
+  m.impl("linalg_ldl_factor_ex", torch::CppFunction::makeFromBoxedFunction<&checked<&kLdl>>());
+  m.impl("linalg_ldl_factor_ex.out", torch::CppFunction::makeFromBoxedFunction<&checked<&kLdlOut>>());
   m.impl("arange.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeOut, true>>());
   m.impl("arange.start_out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kArangeStartOut, true>>());
   m.impl("range.out", torch::CppFunction::makeFromBoxedFunction<&sequence_out<&kRangeOut, false>>());

@@ -43,7 +43,7 @@ static val scatter_reduce(op_ctx *c, const scatter_args *a, const char *reduce, 
   x = scatter_into(c, a, x, src, body);
   if (mean) {
     val count = scatter_into(c, a, t_like(c, x, include_self), t_like(c, src, 1), IR_ADD);
-    count = ir_binary(G, IR_MAX, count, t_like(c, count, 1));
+    count = ir_select(G, ir_compare(G, IR_EQ, count, t_like(c, count, 0)), t_like(c, count, 1), count);
     val q = ir_binary(G, IR_DIV, x, count);
     if (ir_is_int(m) && !ir_is_unsigned(m)) { /* rounds down */
       val rest = ir_binary(G, IR_REM, x, count), zero = t_like(c, x, 0);

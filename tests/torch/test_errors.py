@@ -916,3 +916,73 @@ def test_indices_of_another_device(others):
         x[there]
     with pytest.raises(RuntimeError, match="indices should be either on cpu"):
         x[there] = torch.ones(2, device=DEVICE)
+
+
+@pytest.mark.parametrize("kind", ["bilinear", "bicubic", "lanczos"])
+def test_antialiased_resizing_of_what_is_no_float(kind):
+    forward = getattr(torch.ops.aten, f"_upsample_{kind}2d_aa")
+    backward = getattr(torch.ops.aten, f"_upsample_{kind}2d_aa_backward")
+    x = torch.ones(1, 1, 4, 4, dtype=torch.int16, device=DEVICE)
+    with pytest.raises(NotImplementedError, match="\"compute_index_ranges_weights\" not implemented for 'Short'"):
+        forward(x, [6, 6], False)
+    with pytest.raises(NotImplementedError, match=f"\"upsample_{kind}2d_aa_backward_cpu\" not implemented for 'Short'"):
+        backward(x, [4, 4], [1, 1, 2, 2], False)
+
+
+BAGS = {  # sizes of weight, indices and offsets
+    "indices": ((10, 2), (2, 0, 0), (1,)),
+    "offsets": ((10, 2), (2,), (2, 1)),
+    "weight": ((10,), (2,), (2,)),
+}
+
+
+@pytest.mark.parametrize("bag", [torch.embedding_bag, torch._embedding_bag, torch._embedding_bag_forward_only])
+@pytest.mark.parametrize("kind", BAGS)
+def test_ranks_of_an_embedding_bag(kind, bag):
+    sizes = BAGS[kind]
+    weight, indices, offsets = torch.zeros(sizes[0]), torch.zeros(sizes[1]).long(), torch.zeros(sizes[2]).long()
+    with pytest.raises(RuntimeError) as cpu:
+        bag(weight, indices, offsets)
+    with pytest.raises(RuntimeError) as mine:
+        bag(weight.to(DEVICE), indices.to(DEVICE), offsets.to(DEVICE))
+    assert str(cpu.value).splitlines()[0] in str(mine.value)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("bad", [-1, 11])
+def test_an_index_of_a_bag_out_of_range(bad, mode):
+    match = rf"embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be {bad}"
+    with pytest.raises(RuntimeError, match=match):
+        bag = torch.tensor([[bad, 1]], device=DEVICE)
+        F.embedding_bag(bag, torch.ones(10, 2, device=DEVICE), mode=mode, padding_idx=0)
+
+
+EX = {
+    "inv": lambda a: torch.linalg.inv_ex(a, check_errors=True),
+    "cholesky": lambda a: torch.linalg.cholesky_ex(a, check_errors=True),
+    "lu": lambda a: torch.linalg.lu_factor_ex(a, check_errors=True),
+    "solve": lambda a: torch.linalg.solve_ex(a, a, check_errors=True),
+}
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("kind", EX)
+def test_factorizations_raise_when_asked_to(kind, batched):
+    a = torch.eye(3).repeat(2, 1, 1)
+    EX[kind](a.to(DEVICE))
+    a[1, 2, 2] = 0
+    a = a if batched else a[1]
+    with pytest.raises(RuntimeError) as cpu:
+        EX[kind](a)
+    with pytest.raises(type(cpu.value)) as mine:
+        EX[kind](a.to(DEVICE))
+    assert str(mine.value).split(":")[:2] == str(cpu.value).split(":")[:2]
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 3)])
+def test_the_inverse_of_a_cholesky_factor_needs_a_square_matrix(sizes):
+    with pytest.raises(RuntimeError) as cpu:
+        torch.cholesky_inverse(torch.ones(sizes))
+    with pytest.raises(RuntimeError) as mine:
+        torch.cholesky_inverse(torch.ones(sizes, device=DEVICE))
+    assert str(cpu.value) in str(mine.value)

@@ -384,6 +384,7 @@ OVERLAPPING = {
     "index_put_": lambda x, i: x.index_put_((i,), torch.tensor(9.0, device=x.device)),
     "x[i] =": lambda x, i: x.__setitem__(i, 9.0),
     "x[mask] =": lambda x, i: x.__setitem__(x > 1, 9.0),
+    "threshold_": lambda x, i: F.threshold_(x, 5.0, 9.0),
 }
 VIEWS = {
     "expanded": lambda base: base[:, :1].expand(3, 5),
@@ -403,3 +404,64 @@ def test_a_write_to_elements_that_overlap_is_warned_of(write, view):
         return base
 
     same(run(DEVICE), run("cpu"))
+
+
+# ---- a write to what is read ------------------------------------------------------------------------------------------------
+
+LYING_ON = {
+    "index_fill_": lambda x, i, m: i.index_fill_(0, i, 0),
+    "index_put_ index": lambda x, i, m: i.index_put_((i,), i.clone()),
+    "index_put_ value": lambda x, i, m: x.index_put_((i,), x[:3]),
+    "index_put_ number": lambda x, i, m: x.index_put_((i,), x[0]),
+    "index_put_ accumulate": lambda x, i, m: x.index_put_((i,), x[:3], accumulate=True),
+    "x[i] =": lambda x, i, m: x.__setitem__(i, x[3:]),
+    "x[mask] =": lambda x, i, m: x.__setitem__(m, x[:3]),
+    "masked_fill_": lambda x, i, m: m[1:].masked_fill_(m[:-1], False),
+    "masked_fill_ tensor": lambda x, i, m: m[1:].masked_fill_(m[:-1], torch.tensor(False)),
+    "where": lambda x, i, m: torch.where(m[1:], x[1:], x[:-1], out=x[1:]),
+}
+
+
+@pytest.mark.parametrize("kind", LYING_ON)
+def test_a_write_to_what_is_read_is_refused(kind):
+    x, i = sample(torch.float32, 6).to(DEVICE), torch.tensor([2, 1, 0], device=DEVICE)
+    mask = torch.tensor([True, False, True, True, False, False], device=DEVICE)
+    with pytest.raises(RuntimeError, match="unsupported operation: some elements of the input tensor and the written-to"):
+        LYING_ON[kind](x, i, mask)
+
+
+def test_a_mask_may_fill_itself():
+    mask = torch.tensor([True, False, True], device=DEVICE)
+    mask[mask] = False
+    same(mask, torch.zeros(3, dtype=torch.bool))
+
+
+# ---- out of another dtype -----------------------------------------------------------------------------------------------------
+
+WIDER = {
+    "add": lambda x, out: torch.add(x, x, out=out),
+    "mul number": lambda x, out: torch.mul(x, 0.3, out=out),
+    "div": lambda x, out: torch.div(x, 3, out=out),
+    "exp": lambda x, out: torch.exp(x, out=out),
+    "sum": lambda x, out: torch.sum(x, 0, out=out),
+    "prod": lambda x, out: torch.prod(x, 0, out=out),
+    "mean": lambda x, out: torch.mean(x, 0, out=out),
+    "cumsum": lambda x, out: torch.cumsum(x, 0, out=out),
+    "cumprod": lambda x, out: torch.cumprod(x, 0, out=out),
+    "nansum": lambda x, out: torch.nansum(x, 0, out=out),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("wide", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", WIDER)
+def test_the_dtype_of_out_and_the_dtype_to_compute_in(kind, wide, dtype):
+    x = torch.tensor([5.5, 0.3004, 2.7, 1.3], dtype=dtype)
+    mine = WIDER[kind](x.to(DEVICE), torch.empty(0, dtype=wide, device=DEVICE))
+    close(mine, WIDER[kind](x, torch.empty(0, dtype=wide)), rtol=1e-6, atol=0)
+
+
+def test_a_sum_of_integers_into_a_float_out():
+    x = torch.tensor([2**62, 2**62, 2**62])  # as int64 it would wrap
+    mine = torch.sum(x.to(DEVICE), 0, out=torch.empty((), device=DEVICE))
+    same(mine, torch.sum(x, 0, out=torch.empty(())))

@@ -778,3 +778,11 @@ def test_order_statistics_of_many(dtype):
     for f in (torch.median, torch.nanmedian):
         agree_on_places(x, f(x.to(DEVICE), 1, True), f(x, 1, True), 1)
         close(f(x.to(DEVICE)), f(x), 0, 0)
+
+
+@pytest.mark.parametrize("include_self", [False, True])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "prod"])
+def test_complex_numbers_are_scattered(reduce, include_self):
+    x, source = torch.tensor([1 + 2j, 3 - 1j, 2j]), torch.tensor([2 + 1j, 1j, 4.0, 1 - 1j])
+    index = torch.tensor([0, 0, 2, 0])
+    agree(lambda x, i, s: x.scatter_reduce(0, i, s, reduce, include_self=include_self), x, index, source)
