@@ -339,3 +339,22 @@ def test_channels_last_in_channels_last_out(name):
     assert got.stride() == want.stride() and got.is_contiguous(memory_format=torch.channels_last)
     close(got, want, 1e-4, 1e-4)
     assert CHANNELS_LAST[name](x.contiguous().to(DEVICE)).is_contiguous() or "weight" in name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kwargs", [{}, {"stride": 2, "padding": 1}, {"padding": 2, "dilation": 2}, {"stride": 3}], ids=str)
+@pytest.mark.parametrize("function", ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"])
+def test_one_filter_a_channel(function, kwargs, dtype):
+    """Convolutions with as many groups as channels, which have a form of their own on CPU plugins, and their gradients."""
+    n = int(function[-2])
+    x, w = sample(dtype, 2, 5, *(9, 8, 7)[:n]), sample(dtype, 5, 1, *(3, 2, 3)[:n])
+
+    def run(device):
+        a, b = (v.to(device).requires_grad_() for v in (x, w))
+        y = getattr(torch.nn.functional, function)(a, b, groups=5, **kwargs)
+        y.backward(torch.linspace(-1, 1, y.numel()).view_as(y).to(device, dtype))
+        return y.detach(), a.grad, b.grad
+
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
+    for got, want in zip(run(DEVICE), run("cpu"), strict=True):
+        check(got, want, tolerance, tolerance * 4)
