@@ -131,7 +131,7 @@ def _stand_in(value, name, device):
         )
     usual = torch.empty(shape, device="meta").stride()
     made = torch.ops.torch_tpu.capture_input(list(shape), list(usual), value.dtype)
-    if stride != usual and torch._prims_common.is_non_overlapping_and_dense(value):
+    if stride != usual and torch._prims_common.is_non_overlapping_and_dense_or_false(value):
         made = torch.empty_strided(shape, stride, dtype=value.dtype, device=device).copy_(made)
     return made
 
@@ -143,11 +143,17 @@ def _capture(ep, inputs, device):
     ops.capture_begin(device, True)
     try:
         env, order = {}, []
+        reads_storage = any("as_strided" in str(n.target) for n in nodes)
         placeholders = [n for n in nodes if n.op == "placeholder"]
         for i, (n, (v, _)) in enumerate(zip(placeholders, inputs, strict=True)):
             value = n.meta.get("val")
             if isinstance(value, torch.Tensor):
                 env[n] = _stand_in(value, v.name, device)
+                if env[n].stride() != value.stride() and reads_storage:
+                    raise NotImplementedError(
+                        f"torch_tpu.export.to_stablehlo: input {v.name} has the strides {list(value.stride())}, which leave gaps or "
+                        "overlap, and the program uses as_strided, which counts in them; export with .contiguous() inputs"
+                    )
                 v.shape, v.dtype = tuple(value.shape), value.dtype
                 order.append(i)
             else:

@@ -104,6 +104,13 @@ def test_save(tmp_path):
     assert (tmp_path / "mlp.mlir").read_text() == made.text
 
 
+def test_memory_format_is_no_part_of_the_text():
+    """Inputs are taken contiguous, as PyTorch says their sizes, however the example lay in memory."""
+    *_, made = exported("channels_last", "arguments")
+    assert "tensor<4x2x3x3xf32>" in made.text.partition(") -> ")[0]
+    assert "tensor<2x2x6x6xf32>" in made.text.partition(") -> ")[0]
+
+
 @pytest.mark.parametrize("weights", ["arguments", "constants"])
 @pytest.mark.parametrize("name", CASES)
 def test_values_under_jax(name, weights):
@@ -166,6 +173,18 @@ def test_bad_input():
     with pytest.raises(ValueError, match=r"up\.weight has no value"):
         to_stablehlo(torch.export.export(empty, (x.to("meta"),)), weights="constants")
     assert (torch.ones(2, device="tpu") + 1).tolist() == [2, 2]  # no capture was left open
+
+
+def test_as_strided_of_an_input_with_gaps():
+    from torch_tpu.export import to_stablehlo
+
+    class Strided(torch.nn.Module):
+        def forward(self, x):
+            return x.as_strided((2,), (3,))
+
+    to_stablehlo(torch.export.export(Strided(), (torch.ones(6),)))
+    with pytest.raises(NotImplementedError, match=r"input x has the strides \[2\], .*as_strided"):
+        to_stablehlo(torch.export.export(Strided(), (torch.ones(6)[::2],)))
 
 
 def test_an_operator_of_the_host():
