@@ -15,13 +15,18 @@ namespace torch_tpu {
 namespace {
 
 // What is written must not lie on what is read. PyTorch's meta kernels of these operators do not look.
+bool here(const c10::IValue &v) { return v.isTensor() && v.toTensor().is_privateuseone(); }
 void apart(const c10::IValue &out, const c10::IValue &in) {
-  if (out.isTensor() && out.toTensor().is_privateuseone() && in.isTensor() && in.toTensor().is_privateuseone())
-    at::assert_no_overlap(out.toTensor(), in.toTensor());
+  if (here(out) && here(in)) at::assert_no_overlap(out.toTensor(), in.toTensor());
 }
 void apart_or_equal(const c10::IValue &out, const c10::IValue &in) {
-  if (out.isTensor() && out.toTensor().is_privateuseone() && in.isTensor() && in.toTensor().is_privateuseone())
-    at::assert_no_partial_overlap(out.toTensor(), in.toTensor());
+  if (here(out) && here(in)) at::assert_no_partial_overlap(out.toTensor(), in.toTensor());
+}
+// (self, mask, ...)
+template <void (*arguments)(c10::IValue *)>
+void onto_mask(c10::IValue *a) {
+  apart_or_equal(a[0], a[1]);
+  arguments(a);
 }
 
 // where(condition, self, other)
@@ -107,11 +112,6 @@ void masked_fill(c10::IValue *a) {
               " without overflow");
 }
 
-void masked_fill_inplace(c10::IValue *a) {
-  apart_or_equal(a[0], a[1]);
-  masked_fill(a);
-}
-
 void masked_scatter(c10::IValue *a) {
   TORCH_CHECK(a[1].toTensor().scalar_type() == c10::kBool,
               "masked_scatter_ only supports boolean masks, but got mask with dtype ", a[1].toTensor().scalar_type());
@@ -123,11 +123,6 @@ void masked_fill_tensor(c10::IValue *a) {
   // on the device it is not looked at: a complex value for a real tensor is a mistake in any case
   TORCH_CHECK(v.is_cpu() && v.numel() == 1 && v.item().toComplexDouble().imag() == 0,
               "value cannot be converted to type ", a[0].toTensor().scalar_type(), " without overflow");
-}
-
-void masked_fill_tensor_inplace(c10::IValue *a) {
-  apart_or_equal(a[0], a[1]);
-  masked_fill_tensor(a);
 }
 
 // narrow_copy(self, dim, start, length)
@@ -441,9 +436,9 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::logspace.Tensor_Scalar", logspace},
                                       {"aten::logspace.Scalar_Tensor", logspace},
                                       {"aten::masked_fill.Scalar", masked_fill},
-                                      {"aten::masked_fill_.Scalar", masked_fill_inplace},
+                                      {"aten::masked_fill_.Scalar", onto_mask<masked_fill>},
                                       {"aten::masked_fill.Tensor", masked_fill_tensor},
-                                      {"aten::masked_fill_.Tensor", masked_fill_tensor_inplace},
+                                      {"aten::masked_fill_.Tensor", onto_mask<masked_fill_tensor>},
                                       {"aten::masked_scatter", masked_scatter},
                                       {"aten::masked_scatter_", masked_scatter},
                                       {"aten::narrow_copy", narrow_copy},

@@ -306,6 +306,6 @@ def main():
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["traffic"], ["start"], ["compiled"], ["ladder"]):
+    if len(sys.argv) > 1 and sys.argv[1] in ("traffic", "start", "compiled", "ladder"):
         sys.exit(__import__(sys.argv[1]).main(sys.argv[2:]))
     main()

@@ -17,6 +17,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).parent
+VOCAB, WIDTH, HEADS, KV_HEADS, HIDDEN, LENGTH, BATCH, THETA = 32768, 4096, 32, 8, 14336, 4096, 1, 500000.0
 
 
 def watched_step(a, topology, fused):

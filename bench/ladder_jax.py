@@ -6,8 +6,8 @@ import sys
 import jax
 import jax.numpy as jnp
 from jax import lax
+from ladder import BATCH, HEADS, HIDDEN, KV_HEADS, LENGTH, THETA, VOCAB, WIDTH
 
-VOCAB, WIDTH, HEADS, KV_HEADS, HIDDEN, LENGTH, BATCH, THETA = 32768, 4096, 32, 8, 14336, 4096, 1, 500000.0
 HEAD = WIDTH // HEADS
 
 

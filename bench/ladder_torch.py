@@ -2,9 +2,8 @@
 
 import torch
 import torch.nn.functional as F
+from ladder import BATCH, HEADS, HIDDEN, KV_HEADS, LENGTH, THETA, VOCAB, WIDTH
 from torch import nn
-
-VOCAB, WIDTH, HEADS, KV_HEADS, HIDDEN, LENGTH, BATCH, THETA = 32768, 4096, 32, 8, 14336, 4096, 1, 500000.0
 
 
 def rotate(x, cos, sin):

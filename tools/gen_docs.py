@@ -7,6 +7,7 @@
 
 import argparse
 import ctypes
+import functools
 import json
 import os
 import pathlib
@@ -120,6 +121,11 @@ def dtypes_text(names):
     return " ".join(SHORT.get(kind, kind) + size for kind, size in parts)
 
 
+@functools.cache
+def text_of_tests():
+    return "\n".join(p.read_text() for p in sorted((ROOT / "tests/torch").glob("test_*.py")))
+
+
 def tested_text(name, found):
     entries = sorted(found.get("entries", ()), key=lambda e: (name.split("::")[1].split(".")[0].strip("_") not in e, len(e), e))
     if entries:
@@ -127,8 +133,7 @@ def tested_text(name, found):
     # As an attribute or a quoted name, else Python's own range() would count; which files is left out, or each new test would
     # make this document out of date.
     word = re.compile(r"[.\"']" + re.escape(name.split("::")[1].split(".")[0]) + r"(?![a-z0-9_])")
-    by_name = any(word.search(p.read_text()) for p in (ROOT / "tests/torch").glob("test_*.py"))
-    return "tests/torch" if by_name else "not by name"
+    return "tests/torch" if word.search(text_of_tests()) else "not by name"
 
 
 def table(names, reached):

@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from torch_tpu import _core
 from torch_tpu import compile as _compile
-from torch_tpu.aot._trace import Value
+from torch_tpu.aot._trace import RANDOM_STATE, Value
 
 __all__ = ["StableHLO", "Value", "to_stablehlo"]
 
@@ -82,8 +82,7 @@ def to_stablehlo(exported_program, *, weights="arguments"):
         text, parameters, values, leaves = _capture(ep, inputs, device)
     if not text:
         raise ValueError("torch_tpu.export.to_stablehlo: the program returns no tensor and mutates none")
-    random = Value("the generator's state", "random", (2,), torch.uint64)
-    taken = [inputs[p][0] if p >= 0 else random for p in parameters]
+    taken = [inputs[p][0] if p >= 0 else RANDOM_STATE for p in parameters]
     if weights == "constants":
         mutated = {v.name for v in values if v.kind in ("buffer", "parameter")}
         baked = {}
@@ -181,16 +180,13 @@ def _capture(ep, inputs, device):
             if spec.kind == OutputKind.USER_OUTPUT:
                 leaves.append(leaf)
         handle = ops.capture_end(outputs, "graph", "exported program", True)
-    except Exception as error:
+    except BaseException as error:
         refused = ops.capture_drop()
-        if node is not None and (refused or not _compile._is_aten(node)):
+        if node is not None and isinstance(error, Exception) and (refused or not _compile._is_aten(node)):
             raise NotImplementedError(
                 f"torch_tpu.export.to_stablehlo: {node.target}{_compile._line(node)} cannot be part of a StableHLO program "
                 f"({str(error).splitlines()[0] if str(error) else type(error).__name__})"
             ) from error
-        raise
-    except BaseException:
-        ops.capture_drop()
         raise
     try:
         text, parameters, places = ops.graph_text(handle)

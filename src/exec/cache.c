@@ -168,7 +168,7 @@ static void open_once(void) {
   pthread_mutex_lock(&open_lock);
   if (!opened) {
     int64_t limit = env_int(ENV_CACHE_SIZE);
-    if (limit) {
+    if (limit && !env_int(ENV_DRY)) { /* a dry client has nothing to keep */
       folders[MINE] = open_folder(mine, limit, env_str(ENV_CACHE_DIR)[0] != 0);
       folders[SHARED] = open_folder(tpu_cache_folder(true), 0, true);
     }

@@ -13,7 +13,7 @@
  *   falls into step with itself whatever its length;
  * - else when the segment is full, at MAX_STEPS steps. When its values are small (SMALL_BYTES in all), so that the host
  *   is what takes time, it is full at FIRST_STEPS steps after the host waited for a value, for the device has nothing
- * to do until the first program comes, and at twice as many each time after.
+ *   to do until the first program comes, and at twice as many each time after.
  *
  * What a new segment costs. One that is met for the first time, and most of whose calls have programs of their own
  * already, runs call by call; it is compiled when it comes again. So code that never repeats pays what it pays in
@@ -117,16 +117,14 @@ static void begin(segment *s) {
   s->serial = ++serials;
   s->nsteps = s->nsources = s->ninputs = s->nvalues = 0;
   s->bytes = 0;
+  s->full = FIRST_STEPS;
   s->prefix = 1;
   s->following = true;
 }
 
 static segment *segment_of(int device) {
   segment *s = pending[device];
-  if (!s && (s = pending[device] = mem_calloc(sizeof *s))) {
-    s->full = FIRST_STEPS;
-    begin(s);
-  }
+  if (!s && (s = pending[device] = mem_calloc(sizeof *s))) begin(s);
   return s;
 }
 
@@ -495,7 +493,6 @@ void defer_flush_locked(int device, flush_reason why) {
   for (int i = 0; i < s->ninputs; i++) dbuf_release(s->inputs[i]);
   for (int i = 0; i < s->nvalues; i++) dbuf_release(s->values[i]);
   for (int i = 0; i < s->nsteps; i++) entry_release(s->steps[i].e);
-  s->full = FIRST_STEPS;
   begin(s);
 }
 

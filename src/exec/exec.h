@@ -274,7 +274,7 @@ typedef struct {
   uint64_t serial;         /* of entries with text: never used twice */
   uint64_t text_hash;      /* of its text */
   bool known;              /* had a program when it was built, or was given to the queue; under ex.lock */
-  uint8_t segments;        /* that were compiled as a whole for calls like this one; under ex.lock */
+  uint8_t segments;        /* new ones in which it counted as not known; under ex.lock */
   uint32_t counted;        /* the segment that counted it as not known; under ex.lock */
   int64_t *bytes;          /* of the same values */
   const char *name;        /* of a segment: its operators */

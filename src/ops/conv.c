@@ -3,8 +3,6 @@
  *   input        the same with x dilated by the stride and w flipped, features and outputs of w exchanged
  *   weight       x as [C, N, s] with the output's gradient as kernel, stride and dilation exchanged
  * A transposed convolution is the input gradient of a plain one, so its gradients are the other two. */
-#include <string.h>
-
 #include "ops/along.h"
 #include "ops/pointwise.h"
 
@@ -131,26 +129,19 @@ static val meets(op_ctx *c, val x, int n, const int64_t *at, const int64_t *out,
 static val conv_by_taps(op_ctx *c, int n, val x, val w, const int64_t *out, const int64_t *stride,
                         const int64_t *dilation, bool flip) {
   tpu_dtype m = t_opmath((tpu_dtype)x->dtype);
-  w = t_cast(c, w, m);
-  val sum = NULL;
-  int64_t at[MAX_SPATIAL] = {0}, place[MAX_SPATIAL] = {0};
+  if (ir_failed(G)) return x;
+  int64_t at[MAX_SPATIAL] = {0}, channels = w->dims[0], columns[2] = {channels, ir_numel(w) / channels}, tap = 0;
+  val taps = t_cast(c, t_reshape(c, w, 2, columns), m), sum = NULL;
   do {
+    val part = t_cast(c, meets(c, x, n, at, out, stride, dilation), m);
     if (ir_failed(G)) return x;
-    int64_t start[MAX_SPATIAL + 2] = {0}, limit[MAX_SPATIAL + 2], step[MAX_SPATIAL + 2];
-    for (int i = 0; i < n + 2; i++) {
-      int64_t k = i < 2 ? 0 : flip ? w->dims[i] - 1 - at[i - 2] : at[i - 2];
-      start[i] = k;
-      limit[i] = i < 2 ? w->dims[i] : k + 1;
-      step[i] = 1;
-    }
-    memcpy(place, at, sizeof place);
-    val part = t_cast(c, meets(c, x, n, place, out, stride, dilation), m);
-    if (ir_failed(G)) return x;
-    int64_t channels = w->dims[0];
+    int64_t column = flip ? columns[1] - 1 - tap : tap;
     int map = 1;
-    val tap = t_reshape(c, ir_slice(G, w, start, limit, step), 1, &channels);
-    val term = ir_binary(G, IR_MUL, part, ir_broadcast(G, tap, part->ndim, part->dims, &map));
+    val weight = ir_slice(G, taps, (int64_t[]){0, column}, (int64_t[]){channels, column + 1}, (int64_t[]){1, 1});
+    weight = ir_broadcast(G, t_reshape(c, weight, 1, &channels), part->ndim, part->dims, &map);
+    val term = ir_binary(G, IR_MUL, part, weight);
     sum = sum ? ir_binary(G, IR_ADD, sum, term) : term;
+    tap++;
   } while (next_tap(n, w->dims + 2, at));
   return sum;
 }

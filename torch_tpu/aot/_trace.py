@@ -35,6 +35,9 @@ class Value:
         return f"{self.kind} {self.name} {str(self.dtype)[6:]}[{', '.join(map(str, self.shape))}]"
 
 
+RANDOM_STATE = Value("the generator's state", "random", (2,), torch.uint64)
+
+
 @dataclass
 class Captured:
     """A captured program."""
@@ -318,12 +321,11 @@ class _Run:
         finally:
             ops.release_graph(handle)
         inputs = [Value(name, kind, tuple(t.shape), t.dtype) for t, name, kind in self.state.items]
-        random = Value("the generator's state", "random", (2,), torch.uint64)
         constant = Value("a tensor of the function", "tensor", (), torch.uint8)
         new = iter(values)
         return Captured(
             text,
-            [inputs[p] if p >= 0 else random if p == -1 else constant for p in parameters],
+            [inputs[p] if p >= 0 else RANDOM_STATE if p == -1 else constant for p in parameters],
             [inputs[p] if p >= 0 else next(new, constant) for p in places],
             pytree.tree_unflatten(leaves, spec),
         )
