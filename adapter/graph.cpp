@@ -106,6 +106,49 @@ int64_t capture_end(const std::vector<Tensor> &outputs, const std::string &kind,
   return reinterpret_cast<int64_t>(g.release());
 }
 
+// ---- buckets (tpu.h: tpu_capture_end_sample, tpu_capture_end_bucket)
+
+int64_t capture_end_sample(const std::vector<Tensor> &outputs) {
+  const Lent out(outputs, false);
+  auto g = std::make_unique<Graph>();
+  throw_if(tpu_capture_end_sample(out.lent.data(), out.size(), &g->graph));
+  return reinterpret_cast<int64_t>(g.release());
+}
+
+// layouts: of each input, empty unless it comes padded, one after the other; layout_sizes: how long each is.
+int64_t capture_end_bucket(const std::vector<Tensor> &outputs, const std::string &kind, const std::string &name,
+                           c10::IntArrayRef samples, c10::IntArrayRef values, c10::IntArrayRef layouts,
+                           c10::IntArrayRef layout_sizes, c10::IntArrayRef flat) {
+  const Lent out(outputs, false);
+  std::vector<tpu_graph *> graphs;
+  for (int64_t s : samples) graphs.push_back(graph_at(s)->graph);
+  std::vector<const int64_t *> of_input;
+  const int64_t *at = layouts.data();
+  for (int64_t n : layout_sizes) {
+    of_input.push_back(n ? at : nullptr);
+    at += n;
+  }
+  const std::unique_ptr<bool[]> is_flat(new bool[flat.size() + 1]);
+  for (size_t i = 0; i < flat.size(); i++) is_flat[i] = flat[i] != 0;
+  tpu_bucket b{};
+  b.nsamples = static_cast<int>(samples.size());
+  b.nsymbols = static_cast<int>(values.size() / (samples.size() + 1));
+  b.samples = graphs.data();
+  b.values = values.data();
+  b.layouts = of_input.data();
+  b.flat = is_flat.get();
+  auto g = std::make_unique<Graph>();
+  throw_if(tpu_capture_end_bucket(out.lent.data(), out.size(), op_of(kind), name.c_str(), &b, &g->graph));
+  tpu_graph_describe(g->graph, &g->info);
+  return reinterpret_cast<int64_t>(g.release());
+}
+
+std::vector<int64_t> graph_layout(int64_t handle, int64_t result) {
+  int n = 0;
+  const int64_t *p = tpu_graph_layout(graph_at(handle)->graph, static_cast<int>(result), &n);
+  return {p, p + n};
+}
+
 // Ahead-of-time compiles look at a graph: its StableHLO, and what the program's parameters and outputs are.
 std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>> graph_text(int64_t handle) {
   const tpu_graph *g = graph_at(handle)->graph;
@@ -210,6 +253,16 @@ TORCH_LIBRARY(torch_tpu, m) {
         [](int64_t step, const std::vector<Tensor> &values, const std::vector<Tensor> &like) {
           return capture_region(step, values, like);
         });
+  m.def("capture_end_sample(Tensor[] outputs) -> int",
+        [](const std::vector<Tensor> &outputs) { return capture_end_sample(outputs); });
+  m.def(
+      "capture_end_bucket(Tensor[] outputs, str kind, str name, int[] samples, int[] values, int[] layouts, int[] "
+      "layout_sizes, int[] flat) -> int",
+      [](const std::vector<Tensor> &outputs, std::string kind, std::string name, c10::IntArrayRef samples,
+         c10::IntArrayRef values, c10::IntArrayRef layouts, c10::IntArrayRef layout_sizes, c10::IntArrayRef flat) {
+        return capture_end_bucket(outputs, kind, name, samples, values, layouts, layout_sizes, flat);
+      });
+  m.def("graph_layout(int graph, int result) -> int[]", TORCH_FN(graph_layout));
   m.def("graph_text(int graph) -> (str, int[], int[])", TORCH_FN(graph_text));
   m.def("capture_drop() -> bool", TORCH_FN(capture_drop));
   m.def("release_graph(int graph) -> ()", TORCH_FN(release_graph));

@@ -16,6 +16,8 @@ from torch._prims import rng_prims
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from torch_tpu import _buckets
+
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTIONS = {
     "fallback": ("eager", "error"),
@@ -30,11 +32,11 @@ def backend(graph, example_inputs, *, mode=None, options=None):
     from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
 
     settings = _settings(mode, options)
-    direct = []
+    direct, shared = [], {}
 
     def compiler(kind):
         def compile_kind(gm, inputs):
-            call = compile_graph(gm, kind, settings)
+            call = compile_graph(gm, kind, settings, shared)
             if kind == "graph" and _needs_no_wrapper(gm, example_inputs):
                 direct.append(getattr(call, "direct", None))
             return call
@@ -85,9 +87,14 @@ def _settings(mode, options):
     if mode is not None and mode not in _MODES:
         raise ValueError(f'torch.compile(backend="tpu"): unknown mode {mode!r}; expected one of {", ".join(_MODES)}')
     out = {name: values[0] for name, values in _OPTIONS.items()}
+    out["buckets"] = "auto"
     for name, value in (options or {}).items():
+        if name == "buckets":
+            out[name] = _buckets.check(value)
+            continue
         if name not in _OPTIONS:
-            raise ValueError(f'torch.compile(backend="tpu"): unknown option {name!r}; known are {", ".join(sorted(_OPTIONS))}')
+            known = ", ".join(sorted((*_OPTIONS, "buckets")))
+            raise ValueError(f'torch.compile(backend="tpu"): unknown option {name!r}; known are {known}')
         if value not in _OPTIONS[name]:
             known = ", ".join(map(repr, _OPTIONS[name]))
             raise ValueError(f'torch.compile(backend="tpu"): option {name!r}: expected one of {known}, got {value!r}')
@@ -95,14 +102,18 @@ def _settings(mode, options):
     return out
 
 
-def compile_graph(gm, kind, settings):
-    """A boxed callable for an ATen graph. kind: "graph", "forward" or "backward"."""
+def compile_graph(gm, kind, settings, shared=None):
+    """A boxed callable for an ATen graph. kind: "graph", "forward" or "backward". shared: a dict for what the forward graph
+    has to tell the backward graph."""
     _prepare_rng(gm)
     nodes = list(gm.graph.nodes)
     inputs = [n for n in nodes if n.op == "placeholder"]
     results = pytree.tree_leaves(nodes[-1].args[0], is_leaf=lambda x: x is None)
     wanted = list(dict.fromkeys(r for r in results if isinstance(r, Node)))
     plan = _Plan(gm, [n for n in nodes if n.op == "call_function"], inputs, wanted, frozenset(), kind, settings)
+    if shared is not None:
+        plan.shared = shared
+    plan.returned = _returned(results, kind)
     plan.prepare()
     whole = plan.whole()
     if whole is not None and results == wanted:
@@ -135,6 +146,14 @@ def compile_graph(gm, kind, settings):
 
     call._boxed_call = True
     return call
+
+
+def _returned(results, kind):
+    """Names of the nodes that leave the compiled function; a forward graph also gives what the backward graph needs."""
+    context = torch._guards.TracingContext.try_get()
+    meta = context.fw_metadata if context is not None else None
+    n = meta.num_forward_returns if kind == "forward" and meta is not None else len(results)
+    return {r.name for r in results[:n] if isinstance(r, Node)}
 
 
 # ---- cutting ---------------------------------------------------------------------------------------------------------
@@ -183,6 +202,7 @@ class _Plan:
     def __init__(self, gm, nodes, inputs, outputs, eager, kind, settings):
         self.gm, self.nodes, self.inputs, self.outputs = gm, nodes, inputs, outputs
         self.eager, self.kind, self.settings = eager, kind, settings
+        self.shared, self.returned = {}, {n.name for n in outputs}
         levels = self._levels()
         self.parts = []
         for level in sorted(set(levels.values())):
@@ -478,17 +498,28 @@ class _Program:
 
     def __init__(self, plan, nodes):
         self.plan, self.nodes = plan, nodes
-        self.fixed = self.split = None
+        self.fixed = self.split = self.buckets = None
         self.known = {}
 
     def prepare(self):
         values = [n.meta.get("val") for n in self.inputs]
         if all(isinstance(v, torch.Tensor) and _is_static(v) for v in values):
             self.fixed = self._compile(values)
+        elif len(self.plan.parts) == 1 and self.plan.settings["buckets"] != "off":
+            try:
+                self.buckets = _buckets.Buckets(self, self.plan.settings, self.plan.shared, self.plan.returned)
+            except _buckets.Refused as refused:
+                _buckets.say(self.name(), refused)
 
     def run(self, values):
         if self.split is not None:
             return self.split.run(values)
+        if self.buckets is not None:
+            try:
+                return self.buckets.run(values)
+            except _buckets.Refused as refused:
+                _buckets.say(self.name(), refused)
+                values = self.buckets.true_values(values)
         compiled = self.fixed
         if compiled is None:
             key = tuple(tuple(v.shape) if isinstance(v, torch.Tensor) else (type(v), v) for v in values)
@@ -514,7 +545,15 @@ class _Program:
         self.split.prepare()
         return None
 
-    def _capture(self, values):
+    on_tpu = staticmethod(lambda v: _on_tpu(v))
+    new_handle = staticmethod(lambda handle: _Compiled(handle, [], {}, 0))
+
+    def capture(self, values, end):
+        """Captures for such values; end(outputs) gives what becomes of it, and ends the capture."""
+        with _plain_kernels():
+            return self._capture(values, end)
+
+    def _capture(self, values, end=None):
         ops = torch.ops.torch_tpu
         device = next(t.device for n in (*self.nodes, *self.inputs) for t in _tensors(n) if t.device.type == "tpu")
         last = {u: n for n in self.nodes for u in _uses(n)}
@@ -536,8 +575,10 @@ class _Program:
                         env.pop(u, None)
             node = None
             outputs = [_value(self.plan.gm, n, env) for n in self.outputs]
+            if end is not None:
+                return end(outputs)
             tensors = [v for v in outputs if _on_tpu(v)]
-            handle = ops.capture_end(tensors, self.plan.kind, self._name())
+            handle = ops.capture_end(tensors, self.plan.kind, self.name())
         except BaseException as error:
             refused = ops.capture_drop()
             if node is not None and isinstance(error, Exception) and (refused or not _is_aten(node)):
@@ -548,7 +589,7 @@ class _Program:
         numbers = {i: v for i, v in enumerate(outputs) if not _on_tpu(v)}
         return _Compiled(handle, takes, numbers, len(outputs))
 
-    def _name(self):
+    def name(self):
         line = next((_line(n) for n in self.nodes if _line(n)), "")
         return f"compiled {self.plan.kind}{line}"
 

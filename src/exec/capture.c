@@ -49,6 +49,9 @@ struct tpu_graph {
   place *places;
   tpu_graph_result *results;
   dbuf **constants;
+  int64_t **layouts; /* of each result, NULL: its size does not change; the first number: how many follow */
+  ir_graph *sample;  /* tpu_capture_end_sample: this is all it is for */
+  int64_t blocks;    /* of a sample: drawn by it */
 };
 
 /* ---- capturing ------------------------------------------------------------------------------------------------- */
@@ -251,13 +254,13 @@ static tpu_err *describe(trace *t, tpu_graph *g, const tpu_tensor *outputs, int 
   capture *c = t->cap;
   g->ninputs = c->ninputs;
   g->nresults = n;
-  g->inputs = arena_alloc(&g->mem, (size_t)(c->ninputs + 1) * sizeof *g->inputs);
+  g->inputs = arena_alloc(&g->mem, (size_t)(c->ninputs + IR_MAX_SYMBOLS) * sizeof *g->inputs);
   g->results = arena_alloc(&g->mem, (size_t)(n + 1) * sizeof *g->results);
   g->places = arena_alloc(&g->mem, (size_t)(c->ninputs + n + 1) * sizeof *g->places);
   tpu_store **stores = arena_alloc(&g->mem, (size_t)(n + 1) * sizeof *stores);
   call_entry *e = g->e;
   e->outs = arena_alloc(&e->mem, (size_t)(c->ninputs + n + 1) * sizeof *e->outs);
-  int cap_params = t->nparams + n + c->ninputs + 1; /* outputs may add constants */
+  int cap_params = t->nparams + n + c->ninputs + IR_MAX_SYMBOLS; /* outputs may add constants */
   e->params = arena_alloc(&e->mem, (size_t)cap_params * sizeof *e->params);
   if (g->mem.failed || e->mem.failed) return err_nomem();
   for (int i = 0; i < c->ninputs; i++) {
@@ -307,13 +310,17 @@ static tpu_err *describe(trace *t, tpu_graph *g, const tpu_tensor *outputs, int 
 static tpu_err *parameters(trace *t, tpu_graph *g) {
   capture *c = t->cap;
   call_entry *e = g->e;
-  int *kept = arena_alloc(&g->mem, (size_t)(t->nparams + 1) * sizeof *kept);
+  int *kept = arena_alloc(&g->mem, (size_t)(t->nparams + IR_MAX_SYMBOLS) * sizeof *kept);
   g->constants = arena_alloc(&g->mem, (size_t)(t->nparams + 1) * sizeof *g->constants);
   if (!kept || !g->constants) return err_nomem();
   e->nparams = ir_prune_params(t->g, kept);
   for (int i = 0; i < e->nparams; i++) {
-    dbuf *d = t->params[kept[i]];
     param_spec *p = &e->params[i]; /* kept[i] >= i */
+    if (kept[i] >= t->nparams) {   /* a symbol of a bucket */
+      *p = (param_spec){.kind = PARAM_STORE, .elem = c->ninputs + kept[i] - t->nparams};
+      continue;
+    }
+    dbuf *d = t->params[kept[i]];
     *p = (param_spec){.kind = PARAM_CONSTANT, .donated = e->params[kept[i]].donated, .elem = g->nconstants};
     e->ndonated += p->donated;
     if (d == c->rng) {
@@ -330,7 +337,170 @@ static tpu_err *parameters(trace *t, tpu_graph *g) {
   return NULL;
 }
 
-static tpu_err *build(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n, const char *name, bool text_only) {
+/* ---- buckets --------------------------------------------------------------------------------------------------- */
+
+enum { ATOM_NUMBERS = 2 + IR_MAX_SYMBOLS }; /* of an atom in a layout: size, c, k */
+
+static int64_t *write_layout(arena *mem, const ir_extent *dims, int ndim) {
+  int64_t n = ndim;
+  for (int d = 0; d < ndim; d++) n += dims[d].natoms * ATOM_NUMBERS;
+  int64_t *out = arena_alloc(mem, (size_t)(n + 1) * sizeof *out), *p = out;
+  if (!out) return NULL;
+  *p++ = n;
+  for (int d = 0; d < ndim; d++) {
+    *p++ = dims[d].natoms;
+    for (int i = 0; i < dims[d].natoms; i++, p += ATOM_NUMBERS) {
+      const ir_atom *a = &dims[d].atoms[i];
+      p[0] = a->size;
+      p[1] = a->count.c;
+      memcpy(p + 2, a->count.k, sizeof a->count.k);
+    }
+  }
+  return out;
+}
+
+static ir_extent *read_layout(arena *mem, const int64_t *p, int ndim) {
+  ir_extent *dims = arena_alloc(mem, (size_t)(ndim + 1) * sizeof *dims);
+  for (int d = 0; dims && d < ndim; d++) {
+    dims[d].natoms = (int)*p++;
+    dims[d].atoms = arena_alloc(mem, (size_t)(dims[d].natoms + 1) * sizeof *dims[d].atoms);
+    for (int i = 0; dims[d].atoms && i < dims[d].natoms; i++, p += ATOM_NUMBERS) {
+      ir_atom *a = &dims[d].atoms[i];
+      a->size = p[0];
+      a->count.c = p[1];
+      memcpy(a->count.k, p + 2, sizeof a->count.k);
+      a->known = true;
+      for (int k = 0; k < IR_MAX_SYMBOLS; k++) a->dynamic = a->dynamic || a->count.k[k];
+    }
+  }
+  return mem->failed ? NULL : dims;
+}
+
+/* An input or result that is flat from now on. */
+static bool flatten(arena *mem, int64_t n, int32_t *ndim, const int64_t **sizes, const int64_t **strides) {
+  static const int64_t one[1] = {1};
+  *ndim = 1;
+  *strides = one;
+  return (*sizes = arena_copy(mem, &n, sizeof n)) != NULL;
+}
+
+static tpu_err *flat_inputs(trace *t, tpu_graph *g, const int *of_param) {
+  for (int k = 0; k < t->nparams; k++) {
+    val v = ir_param_value(t->g, k);
+    if (of_param[k] < 0) continue;
+    input *in = &g->inputs[of_param[k]];
+    if (v->ndim == in->ndim && !memcmp(v->dims, in->dims, (size_t)v->ndim * sizeof *v->dims)) continue;
+    if (!flatten(&g->mem, v->dims[0], &in->ndim, &in->sizes, &in->strides)) return err_nomem();
+    in->dims = in->sizes;
+  }
+  return NULL;
+}
+
+/* Results in stores whose values are flat now. */
+static tpu_err *flat_results(trace *t, tpu_graph *g, const ir_bucket_spec *spec) {
+  int64_t dims[VIEW_MAX_DIMS];
+  for (int i = 0; i < g->nplaces; i++) {
+    const place *p = &g->places[i];
+    if (p->output < 0 || !spec->outputs[p->output]) continue;
+    out_spec *o = &g->e->outs[p->output];
+    int ndim = o->base_ndim;
+    bool flat = spec->pack[p->output];
+    if (flat) {
+      int64_t n = 1;
+      for (int d = 0; d < ndim; d++) n *= o->base_dims[d];
+      o->base_ndim = 1;
+      o->base_dims = arena_copy(&g->e->mem, &n, sizeof n);
+      if (!o->base_dims) return err_nomem();
+    }
+    for (int r = 0; r < g->nresults; r++) {
+      tpu_graph_result *to = &g->results[r];
+      if (to->store != p->store) continue;
+      const tpu_tensor like = {
+          .sizes = to->sizes, .strides = to->strides, .offset = to->offset, .ndim = to->ndim, .dtype = to->dtype};
+      ir_extent *extents = arena_alloc(&g->mem, (size_t)(to->ndim + 1) * sizeof *extents);
+      if (!extents) return err_nomem();
+      if (to->offset || to->dtype != o->base_dtype || !store_natural_dims(&like, p->nbytes, dims) ||
+          !ir_regroup(&g->mem, spec->outputs[p->output], ndim, dims, to->ndim, extents))
+        return capture_refuse(t, "gives a part of a value whose size changes");
+      g->layouts[r] = write_layout(&g->mem, extents, to->ndim);
+      if (!g->layouts[r]) return err_nomem();
+      if (flat && !flatten(&g->mem, o->base_dims[0], &to->ndim, &to->sizes, &to->strides)) return err_nomem();
+    }
+  }
+  return NULL;
+}
+
+static tpu_err *make_bucket(trace *t, tpu_graph *g, const tpu_bucket *b) {
+  capture *c = t->cap;
+  int n = t->nparams, m = g->e->noutputs;
+  ir_graph **samples = arena_alloc(&g->mem, (size_t)(b->nsamples + 1) * sizeof *samples);
+  int *of_param = arena_alloc(&g->mem, (size_t)(n + 1) * sizeof *of_param);
+  ir_extent **params = arena_alloc(&g->mem, (size_t)(n + 1) * sizeof *params);
+  ir_extent **outputs = arena_alloc(&g->mem, (size_t)(m + 1) * sizeof *outputs);
+  bool *pack = arena_alloc(&g->mem, (size_t)(m + 1)), *written = arena_alloc(&g->mem, (size_t)(m + 1));
+  g->layouts = arena_alloc(&g->mem, (size_t)(g->nresults + 1) * sizeof *g->layouts);
+  if (g->mem.failed) return err_nomem();
+  if (b->nsymbols > IR_MAX_SYMBOLS) return capture_refuse(t, "has more than four sizes that change");
+  for (int i = 0; i < b->nsamples; i++) {
+    const tpu_graph *s = b->samples[i];
+    samples[i] = s->sample;
+    if (!s->sample || s->blocks != c->blocks)
+      return capture_refuse(t, "draws a number of random numbers that depends on sizes");
+  }
+  for (int k = 0; k < n; k++) {
+    of_param[k] = -1;
+    for (int i = 0; i < c->ninputs; i++)
+      if (c->inputs[i].value == t->params[k]) of_param[k] = i;
+    const int64_t *layout = of_param[k] >= 0 && b->layouts ? b->layouts[of_param[k]] : NULL;
+    if (layout && !(params[k] = read_layout(&g->mem, layout, c->inputs[of_param[k]].ndim))) return err_nomem();
+  }
+  for (int i = 0; i < g->nplaces; i++) {
+    const place *p = &g->places[i];
+    if (p->output < 0) continue;
+    written[p->output] = p->input >= 0;
+    bool all = true;
+    for (int r = 0; r < g->nresults; r++)
+      if (p->store >= 0 && g->results[r].store == p->store) {
+        pack[p->output] = pack[p->output] || b->flat[r];
+        all = all && b->flat[r];
+      }
+    if (pack[p->output] && !all) return capture_refuse(t, "gives a value whose size changes in two ways");
+  }
+  ir_bucket_spec spec = {.nsymbols = b->nsymbols,
+                         .nsamples = b->nsamples,
+                         .samples = samples,
+                         .sizes = b->values,
+                         .params = params,
+                         .pack = pack,
+                         .written = written,
+                         .outputs = outputs};
+  TPU_TRY(ir_bucket(t->g, &spec));
+  TPU_TRY(flat_inputs(t, g, of_param));
+  TPU_TRY(flat_results(t, g, &spec));
+  for (int r = 0; r < g->nresults; r++) {
+    int i = g->results[r].input;
+    if (i >= 0 && g->inputs[i].dims == g->inputs[i].sizes && g->inputs[i].ndim != c->inputs[i].ndim)
+      return capture_refuse(t, "gives back an input whose size changes");
+  }
+  for (int i = 0; i < b->nsymbols; i++) {
+    static const int64_t none[1];
+    g->inputs[g->ninputs++] = (input){
+        .dtype = TPU_I64, .used = true, .nbytes = sizeof(int64_t), .sizes = none, .strides = none, .dims = none};
+  }
+  return NULL;
+}
+
+const int64_t *tpu_graph_layout(const tpu_graph *g, int result, int *n) {
+  const int64_t *p = g->layouts && result >= 0 && result < g->nresults ? g->layouts[result] : NULL;
+  *n = p ? (int)p[0] : 0;
+  return p ? p + 1 : NULL;
+}
+
+/* What a capture ends as. */
+typedef enum { END_PROGRAM, END_TEXT, END_SAMPLE } ending;
+
+static tpu_err *build(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n, const char *name, ending as,
+                      const tpu_bucket *bucket) {
   if (t->err) return err_copy(t->err);
   TPU_TRY(entry_new(&g->e));
   ex_lock();
@@ -338,11 +508,20 @@ static tpu_err *build(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n, 
   ex_unlock();
   if (err) return err;
   if (ir_failed(t->g)) return ir_take_error(t->g);
+  if (as == END_SAMPLE) {
+    ir_graph *rest = ir_new();
+    if (!rest) return err_nomem();
+    g->sample = t->g;
+    g->blocks = t->cap->blocks;
+    t->g = rest;
+    return NULL;
+  }
+  if (bucket) TPU_TRY(make_bucket(t, g, bucket));
   TPU_TRY(parameters(t, g));
   g->e->name = arena_copy(&g->e->mem, name, strlen(name) + 1);
   if (!g->e->name) return err_nomem();
   if (!g->e->noutputs) return NULL;
-  if (text_only) return ir_print(t->g, &g->e->text);
+  if (as == END_TEXT) return ir_print(t->g, &g->e->text);
   program *p;
   TPU_TRY(program_get(t->g, name, &p));
   atomic_store(&g->e->prog, p);
@@ -354,8 +533,8 @@ static tpu_err *build(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n, 
   return NULL;
 }
 
-static tpu_err *end(const tpu_tensor *outputs, int noutputs, const char *op, const char *name, bool text_only,
-                    tpu_graph **out) {
+static tpu_err *end(const tpu_tensor *outputs, int noutputs, const char *op, const char *name, ending as,
+                    const tpu_bucket *bucket, tpu_graph **out) {
   *out = NULL;
   if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
   trace *t = trace_current();
@@ -364,7 +543,7 @@ static tpu_err *end(const tpu_tensor *outputs, int noutputs, const char *op, con
   arena_init(&g->mem);
   g->device = t->device;
   g->op = op;
-  tpu_err *e = build(t, g, outputs, noutputs, name, text_only);
+  tpu_err *e = build(t, g, outputs, noutputs, name, as, bucket);
   if (e) {
     tpu_graph_release(g);
     return e; /* the capture goes on: its owner drops it, and learns whether it was refused */
@@ -375,18 +554,28 @@ static tpu_err *end(const tpu_tensor *outputs, int noutputs, const char *op, con
 }
 
 tpu_err *tpu_capture_end(const tpu_tensor *outputs, int noutputs, const char *op, const char *name, tpu_graph **out) {
-  return end(outputs, noutputs, op, name, false, out);
+  return end(outputs, noutputs, op, name, END_PROGRAM, NULL, out);
 }
 
 tpu_err *tpu_capture_end_text(const tpu_tensor *outputs, int noutputs, const char *op, const char *name,
                               tpu_graph **out) {
-  return end(outputs, noutputs, op, name, true, out);
+  return end(outputs, noutputs, op, name, END_TEXT, NULL, out);
+}
+
+tpu_err *tpu_capture_end_sample(const tpu_tensor *outputs, int noutputs, tpu_graph **out) {
+  return end(outputs, noutputs, "sample", "sample", END_SAMPLE, NULL, out);
+}
+
+tpu_err *tpu_capture_end_bucket(const tpu_tensor *outputs, int noutputs, const char *op, const char *name,
+                                const tpu_bucket *bucket, tpu_graph **out) {
+  return end(outputs, noutputs, op, name, END_PROGRAM, bucket, out);
 }
 
 void tpu_graph_release(tpu_graph *g) {
   if (!g) return;
   for (int i = 0; i < g->nconstants; i++) dbuf_release(g->constants[i]);
   entry_release(g->e);
+  ir_free(g->sample);
   arena_free(&g->mem);
   mem_free(g);
 }

@@ -74,6 +74,44 @@ int ir_prune_params(ir_graph *g, int *kept);
  * used stay (so that positions hold) unless ir_prune_params dropped them. */
 TPU_MUST tpu_err *ir_print(ir_graph *g, buf *out);
 
+/* ---- one program for all sizes of a bucket ---------------------------------------------------------------------- */
+
+/* Symbols are sizes (or other numbers) that change from run to run. A number that depends on them: c + k[i] * symbol i. */
+enum { IR_MAX_SYMBOLS = 4 };
+typedef struct {
+  int64_t c, k[IR_MAX_SYMBOLS];
+} ir_linear;
+/* How many elements of a dim count. A dim is a product of atoms, the outermost first: (4, s) seen as 4 * s has two. */
+typedef struct {
+  int64_t size;    /* with padding */
+  ir_linear count; /* the first `count` of them count */
+  bool dynamic;    /* count depends on symbols */
+  bool uniform;    /* all elements are equal along it */
+  bool known;      /* count is known; else the size is no linear function (and uniform) */
+} ir_atom;
+typedef struct {
+  int natoms;
+  ir_atom *atoms;
+} ir_extent;
+typedef struct {
+  int nsymbols, nsamples;
+  ir_graph *const *samples; /* the same program, made for other values of the symbols */
+  const int64_t *sizes;     /* values of the symbols: those of g, then of each sample */
+  ir_extent *const *params; /* of each parameter that comes padded: an extent for each dim; else NULL */
+  const bool *pack;         /* of each output: whether it is to leave flat */
+  const bool *written;      /* of each output: whether it is the new value of an input */
+  ir_extent **outputs;      /* out: an extent for each dim of an output that depends on symbols; else NULL */
+  uint32_t *epochs;         /* inside only */
+} ir_bucket_spec;
+/* Makes of g, whose sizes are the largest of a bucket, a program for all values of the symbols between those of the samples.
+ * A new parameter for each symbol, an int64 scalar, comes behind the others. A parameter whose size changes becomes flat,
+ * [number of elements when padded]: the elements of the true size stand in front, densely; a packed output likewise. The
+ * samples give for each symbol two values, and one sample where all are the smallest when there are several symbols.
+ * An error: the program cannot be padded, or is another one for other sizes. g and the samples are used up. */
+TPU_MUST tpu_err *ir_bucket(ir_graph *g, ir_bucket_spec *spec);
+/* The extents of a value of `nin` dims seen with other dims (as a reshape); false if one would cut what counts. */
+bool ir_regroup(arena *mem, const ir_extent *in, int nin, const int64_t *dims, int ndim, ir_extent *out);
+
 /* ---- small questions ------------------------------------------------------------------------------------------- */
 
 int64_t ir_numel(val v);

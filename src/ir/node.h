@@ -102,6 +102,9 @@ void node_append(ir_graph *g, ir_op *op);
 val node_make(ir_graph *g, const char *name, const char *attrs, const val *in, int nin, tpu_dtype dtype, int ndim,
               const int64_t *dims);
 
+/* Gives the operations that outputs need the next epoch; parameters that they need get the id 1, others 0. */
+void node_mark_live(ir_graph *g);
+
 /* Regions: begins the first one of op, with arguments of the given types. */
 bool node_open(ir_graph *g, ir_op *op, const char *what);
 void node_region(ir_graph *g, int nargs);

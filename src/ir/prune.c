@@ -15,12 +15,16 @@ static void walk(ir_graph *g, ir_block *b) {
   }
 }
 
-int ir_prune_params(ir_graph *g, int *kept) {
-  int n = g->top.nargs;
-  for (int i = 0; i < n; i++) g->top.args[i]->id = 0;
+void node_mark_live(ir_graph *g) {
+  for (int i = 0; i < g->top.nargs; i++) g->top.args[i]->id = 0;
   g->epoch++;
   for (int i = 0; i < g->noutputs; i++) need(g, g->outputs[i].v);
   walk(g, &g->top);
+}
+
+int ir_prune_params(ir_graph *g, int *kept) {
+  int n = g->top.nargs;
+  node_mark_live(g);
   int left = 0;
   for (int i = 0; i < n; i++) {
     if (!g->top.args[i]->id) {

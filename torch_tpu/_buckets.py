@@ -1,0 +1,347 @@
+"""Compiled graphs with symbolic sizes: one program for all sizes of a bucket. docs/compile.md, "Shapes".
+
+A graph is captured for the largest size of a bucket, for one less and for the smallest; the core compares the three, learns
+from them where sizes matter, and makes one program that takes the true sizes as numbers (src/ir/bucket.c). Tensors whose
+size changes go in and out flat: their elements stand in front of a buffer that has room for the padded value, so that such
+a result is an ordinary dense tensor on a storage with room at the end. What a forward graph saves for its backward graph
+stays padded.
+"""
+
+import bisect
+import math
+import warnings
+
+import torch
+
+_POWERS = (16, 32, 64, 128, 256, 512)
+_refused = set()
+
+
+class Refused(Exception):
+    """The graph cannot be padded; the text says why."""
+
+
+def check(buckets):
+    """The option `buckets`: "auto", "off", or sizes, rising."""
+    if buckets in ("auto", "off"):
+        return buckets
+    sizes = tuple(buckets) if isinstance(buckets, list | tuple) else ()
+    if not sizes or not all(type(n) is int and n > 1 for n in sizes) or list(sizes) != sorted(set(sizes)):
+        raise ValueError(
+            'torch.compile(backend="tpu"): option \'buckets\': expected "auto", "off" or a list of sizes above 1, rising; '
+            f"got {buckets!r}"
+        )
+    return sizes
+
+
+def bucket(n, sizes):
+    """The smallest and the largest size of n's bucket; None: n is larger than all buckets."""
+    if sizes == "auto":
+        if n > _POWERS[-1]:
+            top = -(-n // _POWERS[-1]) * _POWERS[-1]
+            return top - _POWERS[-1] + 1, top
+        sizes = _POWERS
+    i = bisect.bisect_left(sizes, n)
+    if i == len(sizes):
+        return None
+    return (sizes[i - 1] + 1 if i else 2), sizes[i]
+
+
+def dense_strides(shape, order):
+    """Strides of a dense tensor whose dims lie in memory in this order, the outermost first."""
+    out, stride = [0] * len(shape), 1
+    for d in reversed(order):
+        out[d] = stride
+        stride *= max(shape[d], 1)
+    return out
+
+
+def memory_order(t):
+    return sorted(range(t.dim()), key=lambda d: (-t.stride(d), d) if t.size(d) != 1 else (-math.inf, d))
+
+
+def _function(names, exprs):
+    """exprs, tuples of polynomials of the symbols, as one function of the symbols' values."""
+    lines = ", ".join("(" + "".join(f"{e}, " for e in tup) + ")" for tup in exprs)
+    return eval(f"lambda {', '.join(names)}: ({lines}{',' if exprs else ''})")  # noqa: S307 - of sympy's own polynomials
+
+
+def _expr(n):
+    return n.node.expr if isinstance(n, torch.SymInt) else n
+
+
+class _Variant:
+    """The program for one bucket of each symbol."""
+
+    def __init__(self, handle, padded, outputs):
+        self.handle = handle
+        self.padded = padded  # numbers of the inputs that come padded
+        self.outputs = outputs  # of each output: how it leaves
+
+
+class Buckets:
+    """The programs of a part of a graph whose sizes are symbolic. part: compile.py's _Program."""
+
+    def __init__(self, part, settings, shared, returned):
+        self.part, self.sizes, self.shared = part, settings["buckets"], shared
+        self.returned = returned  # names of the nodes that leave the compiled function (not only saved for the backward)
+        self.known = {}
+        metas = [n.meta.get("val") for n in part.inputs]
+        symbols, self.read = {}, []
+        for i, v in enumerate(metas):
+            for d, n in enumerate(v.shape) if isinstance(v, torch.Tensor) else [(None, v)]:
+                e = _expr(n)
+                if getattr(e, "is_Symbol", False) and e not in symbols:
+                    symbols[e] = (i, d)
+        self.symbols = sorted(symbols, key=str)
+        self.names = [str(s) for s in self.symbols]
+        self.read = [symbols[s] for s in self.symbols]
+        exprs = [tuple(map(_expr, v.shape)) if isinstance(v, torch.Tensor) else (_expr(v),) for v in metas]
+        self.outputs = [n.meta.get("val") for n in part.outputs]
+        out_exprs = [
+            tuple(map(_expr, v.shape)) if isinstance(v, torch.Tensor) else (_expr(v),) if isinstance(v, torch.SymInt) else ()
+            for v in self.outputs
+        ]
+        strides = [tuple(map(_expr, v.stride())) if isinstance(v, torch.Tensor) else () for v in metas]
+        for e in (e for tup in (*exprs, *out_exprs) for e in tup):
+            free = getattr(e, "free_symbols", ())
+            if not set(free) <= set(symbols) or (free and not e.is_polynomial(*free)):
+                raise Refused(f"the size {e} is no polynomial of the sizes of its inputs")
+        if not self.symbols:
+            raise Refused("no input tells the sizes")
+        self.input_shapes = _function(self.names, exprs)
+        self.output_shapes = _function(self.names, out_exprs)
+        self.input_strides = _function(self.names, strides)
+        self.metas = metas
+        self.dynamic = [
+            i for i, v in enumerate(metas) if isinstance(v, torch.Tensor) and any(type(n) is not int for n in v.shape)
+        ]
+        self.ranges = [self._range(s) for s in self.symbols]
+
+    def _range(self, symbol):
+        values = [v for m in self.metas for v in (m.shape if isinstance(m, torch.Tensor) else (m,))]
+        env = next(v.node.shape_env for v in values if isinstance(v, torch.SymInt))
+        r = env.var_to_range.get(symbol)
+        low, high = (int(n) if n.is_Integer else None for n in (r.lower, r.upper)) if r else (None, None)
+        return max(low or 2, 2), high
+
+    # ---- running
+
+    def run(self, values):
+        now = tuple(values[i] if d is None else values[i].shape[d] for i, d in self.read)
+        spans = tuple(bucket(n, self.sizes) for n in now)
+        if None in spans:
+            where = spans.index(None)
+            raise Refused(f"the size {self.names[where]} = {now[where]} is larger than all buckets {list(self.sizes)}")
+        spans = tuple(
+            (max(low, r[0]), top if r[1] is None else min(top, r[1])) for (low, top), r in zip(spans, self.ranges, strict=True)
+        )
+        tops = tuple(top for _, top in spans)
+        stored = self.input_shapes(*tops)
+        saved = self._layouts(tops)
+        padded = tuple(i for i in self.dynamic if i in saved and tuple(values[i].shape) == stored[i])
+        variant = self.known.get((tops, padded))
+        if variant is None:
+            try:
+                variant = self._compile(spans, {i: saved[i] for i in padded})
+            except Refused as refused:
+                variant = refused
+            self.known[tops, padded] = variant
+        if isinstance(variant, Refused):
+            raise variant
+        given = list(values)
+        for i in self.dynamic:
+            if i not in padded:
+                given[i] = flat(values[i], variant.orders[i], math.prod(stored[i]))
+        given = [g for g in given if isinstance(g, torch.Tensor)]
+        given += [torch.tensor(n) for n in now]
+        made = iter(torch.ops.torch_tpu.run_graph.default._op(variant.handle.handle, given))
+        shapes, out = self.output_shapes(*now), []
+        for kind, what, shape in zip(variant.kinds, variant.outputs, shapes, strict=True):
+            if kind == "input":
+                out.append(values[what])
+            elif kind == "number":
+                out.append(shape[0] if shape else what)
+            elif kind == "flat":
+                t = next(made)
+                out.append(torch.as_strided(t, shape, dense_strides(shape, what)))
+            else:
+                out.append(next(made))
+        return out
+
+    def true_values(self, values):
+        """The values with nothing padded, for a program of their own sizes."""
+        now = tuple(values[i] if d is None else values[i].shape[d] for i, d in self.read)
+        spans = tuple(bucket(n, self.sizes) for n in now)
+        if None in spans:
+            return values
+        tops = tuple(t if r[1] is None else min(t, r[1]) for (_, t), r in zip(spans, self.ranges, strict=True))
+        out, shapes, stored = list(values), self.input_shapes(*now), self.input_shapes(*tops)
+        for i, layout in self._layouts(tops).items():
+            if tuple(out[i].shape) == stored[i] != shapes[i]:
+                out[i] = _unpadded(out[i], layout, shapes[i], now)
+        return out
+
+    def _layouts(self, tops):
+        """{input: layout} of what the forward graph saves padded for these buckets."""
+        mine = dict(zip(self.names, tops, strict=True))
+        for names, sizes, layouts in self.shared.get("padded", ()):
+            theirs = dict(zip(names, sizes, strict=True))
+            if all(theirs.get(n) == mine[n] for n in mine):
+                where = [self.names.index(n) if n in self.names else None for n in names]
+                return {i: _renumbered(layouts[n.name], where) for i, n in enumerate(self.part.inputs) if n.name in layouts}
+        return {}
+
+    # ---- compiling
+
+    def _compile(self, spans, layouts):
+        part, ops = self.part, torch.ops.torch_tpu
+        tops = tuple(top for _, top in spans)
+        rows = [tops]
+        for i, (low, top) in enumerate(spans):
+            rows += [tops[:i] + (n,) + tops[i + 1 :] for n in sorted({top - 1, low}, reverse=True) if low <= n < top]
+        if len(spans) > 1:
+            rows.append(tuple(low for low, _ in spans))
+        samples, info = [], {}
+
+        def sample(outputs):
+            samples.append(part.new_handle(ops.capture_end_sample([v for v in outputs if part.on_tpu(v)])))
+            return samples[-1]
+
+        def end(outputs):
+            kinds, what, flags = [], [], []
+            saved = {}
+            shapes = self.output_shapes(*tops)
+            for n, v, meta, shape in zip(part.outputs, outputs, self.outputs, shapes, strict=True):
+                if n in part.inputs:
+                    kinds.append("input")
+                    what.append(part.inputs.index(n))
+                    continue
+                if not part.on_tpu(v):
+                    if isinstance(v, torch.Tensor):
+                        raise Refused("it gives a tensor on the CPU")
+                    kinds.append("number")
+                    what.append(v)
+                    continue
+                dynamic = any(type(k) is not int for k in meta.shape)
+                is_flat = dynamic and n.name in self.returned
+                kinds.append("flat" if is_flat else "tensor")
+                what.append(memory_order(v))
+                if dynamic and not is_flat:
+                    saved[n.name] = len(flags)
+                flags.append(int(is_flat))
+                if tuple(v.shape) != shape:
+                    raise Refused(f"{n.name} has another shape than its symbolic one")
+            tensors = [v for n, v in zip(part.outputs, outputs, strict=True) if n not in part.inputs and part.on_tpu(v)]
+            given = [layouts.get(i, ()) for i, v in enumerate(self.metas) if isinstance(v, torch.Tensor)]
+            handle = ops.capture_end_bucket(
+                tensors,
+                part.plan.kind,
+                part.name(),
+                [s.handle for s in samples],
+                [n for row in rows for n in row],
+                [n for layout in given for n in layout],
+                [len(layout) for layout in given],
+                flags,
+            )
+            info.update(kinds=kinds, outputs=what, saved={n: ops.graph_layout(handle, i) for n, i in saved.items()})
+            return part.new_handle(handle)
+
+        skip = set(part.inputs)
+        for row in rows[1:]:
+            self._capture(row, lambda outputs: sample(self._computed(outputs, skip)))
+        variant = _Variant(self._capture(tops, end), tuple(layouts), info["outputs"])
+        variant.kinds = info["kinds"]
+        variant.orders = {i: memory_order(v) for i, v in enumerate(self._like(tops)) if i in self.dynamic}
+        if info["saved"]:
+            self.shared.setdefault("padded", []).append((self.names, tops, info["saved"]))
+        return variant
+
+    def _computed(self, outputs, skip):
+        return [v for n, v in zip(self.part.outputs, outputs, strict=True) if n not in skip]
+
+    def _like(self, row):
+        """Inputs as they are for such sizes: tensors without values, and numbers."""
+        out = []
+        for v, shape, stride in zip(self.metas, self.input_shapes(*row), self.input_strides(*row), strict=True):
+            if isinstance(v, torch.Tensor):
+                out.append(torch.empty_strided(shape, stride, dtype=v.dtype, device="meta"))
+            else:
+                out.append(shape[0])
+        return out
+
+    def _capture(self, row, end):
+        try:
+            return self.part.capture(self._like(row), end)
+        except Refused:
+            raise
+        except Exception as error:  # what runs for the true size may not run for that of the bucket
+            error = error.__cause__ or error
+            raise Refused(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+
+
+def say(name, reason):
+    """Says once for a graph that it has no buckets."""
+    if name not in _refused:
+        _refused.add(name)
+        warnings.warn(
+            f'torch.compile(backend="tpu"): {name}: one program for each set of sizes, not for a bucket of them: {reason}',
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+# ---- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def flat(x, order, room):
+    """x's elements, in memory order, in front of a 1-d tensor of `room` elements. Compiles nothing for x's own size."""
+    if x.is_conj() or x.is_neg():
+        x = x.resolve_conj().resolve_neg()
+    dense = list(x.stride()) == dense_strides(x.shape, order) or all(
+        n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), dense_strides(x.shape, order), strict=True)
+    )
+    if dense and x.storage_offset() == 0 and x.device.type == "tpu":
+        held = x.untyped_storage().nbytes() // x.itemsize
+        if held >= room or held > x.numel():  # it came out of such a program: its storage has one of few sizes
+            whole = torch.as_strided(x, (held,), (1,))
+            return whole if held == room else whole[:room] if held > room else torch.nn.functional.pad(whole, (0, room - held))
+    host = torch.zeros(room, dtype=x.dtype)
+    host[: x.numel()] = x.detach().cpu().permute(order).reshape(-1)
+    return host.to(x.device if x.device.type == "tpu" else "tpu")
+
+
+def _atoms(layout):
+    """A layout (tpu.h) as, for each dim in memory order, a list of (size, constant, factors of the symbols)."""
+    dims, at = [], 0
+    while at < len(layout):
+        n = layout[at]
+        dims.append([tuple(layout[at + 1 + 6 * i : at + 7 + 6 * i]) for i in range(n)])
+        at += 1 + 6 * n
+    return dims
+
+
+def _renumbered(layout, where):
+    """The layout with symbol i under the number where[i]."""
+    out = []
+    for dim in _atoms(layout):
+        out.append(len(dim))
+        for size, c, *factors in dim:
+            moved = [0] * 4
+            for i, k in enumerate(factors):
+                if k and where[i] is None:
+                    raise Refused("what the forward graph saved has a size that the backward graph does not know")
+                if k:
+                    moved[where[i]] = k
+            out += [size, c, *moved]
+    return out
+
+
+def _unpadded(x, layout, shape, now):
+    order = memory_order(x)
+    dims = _atoms(layout)
+    t = x.permute(order).reshape([a[0] for dim in dims for a in dim])
+    for d, (_, c, *factors) in enumerate(a for dim in dims for a in dim):
+        t = t.narrow(d, 0, c + sum(k * n for k, n in zip(factors, now, strict=False)))
+    t = t.reshape([shape[d] for d in order])
+    return t.permute([order.index(d) for d in range(len(order))])
