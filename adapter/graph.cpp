@@ -22,6 +22,8 @@ void capture_begin(c10::Device device, bool for_tpu) {
   if (for_tpu) throw_if(tpu_capture_for_tpu());
 }
 
+void capture_sizes_vary() { throw_if(tpu_capture_sizes_vary()); }
+
 bool capture_drop() { return tpu_capture_drop(); }
 
 c10::DimVector usual_strides(c10::IntArrayRef sizes) {
@@ -253,6 +255,7 @@ TORCH_LIBRARY(torch_tpu, m) {
         [](int64_t step, const std::vector<Tensor> &values, const std::vector<Tensor> &like) {
           return capture_region(step, values, like);
         });
+  m.def("capture_sizes_vary() -> ()", TORCH_FN(capture_sizes_vary));
   m.def("capture_end_sample(Tensor[] outputs) -> int",
         [](const std::vector<Tensor> &outputs) { return capture_end_sample(outputs); });
   m.def(

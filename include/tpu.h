@@ -291,6 +291,9 @@ typedef struct {
   const int64_t *const *layouts; /* of each input: what tpu_graph_layout gave, when it comes padded; else NULL */
   const bool *flat;              /* of each output: whether it is to be flat when its size changes */
 } tpu_bucket;
+/* This capture is one of them: operators are built in forms that are the same for all sizes. Right after
+ * tpu_capture_begin. */
+TPU_API TPU_MUST tpu_err *tpu_capture_sizes_vary(void);
 TPU_API TPU_MUST tpu_err *tpu_capture_end_sample(const tpu_tensor *outputs, int noutputs, tpu_graph **out);
 TPU_API TPU_MUST tpu_err *tpu_capture_end_bucket(const tpu_tensor *outputs, int noutputs, const char *op,
                                                  const char *name, const tpu_bucket *bucket, tpu_graph **out);

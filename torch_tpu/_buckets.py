@@ -8,6 +8,7 @@ stays padded.
 """
 
 import bisect
+import contextlib
 import math
 import warnings
 
@@ -128,14 +129,33 @@ class Buckets:
     # ---- running
 
     def run(self, values):
-        now = tuple(values[i] if d is None else values[i].shape[d] for i, d in self.read)
-        spans = tuple(bucket(n, self.sizes) for n in now)
-        if None in spans:
-            where = spans.index(None)
-            raise Refused(f"the size {self.names[where]} = {now[where]} is larger than all buckets {list(self.sizes)}")
-        spans = tuple(
-            (max(low, r[0]), top if r[1] is None else min(top, r[1])) for (low, top), r in zip(spans, self.ranges, strict=True)
-        )
+        now = self._now(values)
+        first = None
+        for spans in self._spans(now):
+            try:
+                return self._run(values, now, spans)
+            except Refused as refused:
+                first = first or refused
+        raise first
+
+    def _now(self, values):
+        return tuple(values[i] if d is None else values[i].shape[d] for i, d in self.read)
+
+    def _spans(self, now):
+        """For each symbol the sizes of a bucket, its smallest and its largest. The first choice, then others: a graph may be
+        another one where a size is as large as a table."""
+        spans = []
+        for name, n, (low, high) in zip(self.names, now, self.ranges, strict=True):
+            span = bucket(n, self.sizes)
+            if span is None:
+                raise Refused(f"the size {name} = {n} is larger than all buckets {list(self.sizes)}")
+            spans.append((max(low, span[0]), span[1] if high is None else min(high, span[1])))
+        yield tuple(spans)
+        for i, (n, (low, top)) in enumerate(zip(now, spans, strict=True)):
+            if low < top:
+                yield (*spans[:i], (low, top - 1) if n < top else (top, top), *spans[i + 1 :])
+
+    def _run(self, values, now, spans):
         tops = tuple(top for _, top in spans)
         stored = self.input_shapes(*tops)
         saved = self._layouts(tops)
@@ -150,7 +170,7 @@ class Buckets:
         if isinstance(variant, Refused):
             raise variant
         given = list(values)
-        for i in self.dynamic:
+        for i in variant.varies:
             if i not in padded:
                 given[i] = flat(values[i], variant.orders[i], math.prod(stored[i]))
         given = [g for g in given if isinstance(g, torch.Tensor)]
@@ -162,6 +182,10 @@ class Buckets:
                 out.append(values[what])
             elif kind == "number":
                 out.append(shape[0] if shape else what)
+            elif kind == "view":
+                i, place = what
+                stride, (offset,) = place(*now)
+                out.append(torch.as_strided(values[i], shape, stride, values[i].storage_offset() + offset))
             elif kind == "flat":
                 t = next(made)
                 out.append(torch.as_strided(t, shape, dense_strides(shape, what)))
@@ -171,15 +195,15 @@ class Buckets:
 
     def true_values(self, values):
         """The values with nothing padded, for a program of their own sizes."""
-        now = tuple(values[i] if d is None else values[i].shape[d] for i, d in self.read)
-        spans = tuple(bucket(n, self.sizes) for n in now)
-        if None in spans:
-            return values
-        tops = tuple(t if r[1] is None else min(t, r[1]) for (_, t), r in zip(spans, self.ranges, strict=True))
-        out, shapes, stored = list(values), self.input_shapes(*now), self.input_shapes(*tops)
-        for i, layout in self._layouts(tops).items():
-            if tuple(out[i].shape) == stored[i] != shapes[i]:
-                out[i] = _unpadded(out[i], layout, shapes[i], now)
+        now, out = self._now(values), list(values)
+        shapes = self.input_shapes(*now)
+        with contextlib.suppress(Refused):
+            for spans in self._spans(now):
+                tops = tuple(top for _, top in spans)
+                stored = self.input_shapes(*tops)
+                for i, layout in self._layouts(tops).items():
+                    if tuple(out[i].shape) == stored[i] != shapes[i]:
+                        out[i] = _unpadded(out[i], layout, shapes[i], now)
         return out
 
     def _layouts(self, tops):
@@ -204,16 +228,33 @@ class Buckets:
             rows.append(tuple(low for low, _ in spans))
         samples, info = [], {}
 
-        def sample(outputs):
-            samples.append(part.new_handle(ops.capture_end_sample([v for v in outputs if part.on_tpu(v)])))
-            return samples[-1]
+        def computed(outputs, inputs):
+            """Numbers of the outputs that the program computes: they are neither inputs, views of inputs, nor numbers. What
+            is only saved for the backward graph of an input whose size changes is copied, padded as it is."""
+            held = {inputs[i].untyped_storage()._cdata for i in self.dynamic}
+            out = []
+            for i, (n, v) in enumerate(zip(part.outputs, outputs, strict=True)):
+                if not part.on_tpu(v):
+                    continue
+                lent = v.untyped_storage()._cdata in held
+                if lent and n.name not in self.returned:
+                    outputs[i] = v.clone()
+                elif lent or n in part.inputs:
+                    continue
+                out.append(i)
+            return out
 
-        def end(outputs):
+        def sample(outputs, inputs):
+            handle = ops.capture_end_sample([outputs[i] for i in computed(outputs, inputs)])
+            samples.append(part.new_handle(handle))
+
+        def end(outputs, inputs):
+            mine = computed(outputs, inputs)
             kinds, what, flags = [], [], []
             saved = {}
             shapes = self.output_shapes(*tops)
-            for n, v, meta, shape in zip(part.outputs, outputs, self.outputs, shapes, strict=True):
-                if n in part.inputs:
+            for at, (n, v, meta, shape) in enumerate(zip(part.outputs, outputs, self.outputs, shapes, strict=True)):
+                if n in part.inputs and at not in mine:
                     kinds.append("input")
                     what.append(part.inputs.index(n))
                     continue
@@ -222,6 +263,10 @@ class Buckets:
                         raise Refused("it gives a tensor on the CPU")
                     kinds.append("number")
                     what.append(v)
+                    continue
+                if at not in mine:
+                    kinds.append("view")
+                    what.append(self._view(meta, v, inputs))
                     continue
                 dynamic = any(type(k) is not int for k in meta.shape)
                 is_flat = dynamic and n.name in self.returned
@@ -232,7 +277,7 @@ class Buckets:
                 flags.append(int(is_flat))
                 if tuple(v.shape) != shape:
                     raise Refused(f"{n.name} has another shape than its symbolic one")
-            tensors = [v for n, v in zip(part.outputs, outputs, strict=True) if n not in part.inputs and part.on_tpu(v)]
+            tensors = [outputs[i] for i in mine]
             given = [layouts.get(i, ()) for i, v in enumerate(self.metas) if isinstance(v, torch.Tensor)]
             handle = ops.capture_end_bucket(
                 tensors,
@@ -247,18 +292,26 @@ class Buckets:
             info.update(kinds=kinds, outputs=what, saved={n: ops.graph_layout(handle, i) for n, i in saved.items()})
             return part.new_handle(handle)
 
-        skip = set(part.inputs)
         for row in rows[1:]:
-            self._capture(row, lambda outputs: sample(self._computed(outputs, skip)))
+            self._capture(row, sample)
         variant = _Variant(self._capture(tops, end), tuple(layouts), info["outputs"])
         variant.kinds = info["kinds"]
+        shapes = [self.input_shapes(*row) for row in rows]
+        variant.varies = [i for i in self.dynamic if any(s[i] != shapes[0][i] for s in shapes)]
         variant.orders = {i: memory_order(v) for i, v in enumerate(self._like(tops)) if i in self.dynamic}
         if info["saved"]:
             self.shared.setdefault("padded", []).append((self.names, tops, info["saved"]))
         return variant
 
-    def _computed(self, outputs, skip):
-        return [v for n, v in zip(self.part.outputs, outputs, strict=True) if n not in skip]
+    def _view(self, meta, v, inputs):
+        """An output that is a view of an input: the input's number, and where it lies in it for such sizes."""
+        cdata = v.untyped_storage()._cdata
+        exprs = (tuple(map(_expr, meta.stride())), (_expr(meta.storage_offset()),))
+        for e in (*exprs[0], *exprs[1]):
+            free = getattr(e, "free_symbols", ())
+            if not set(free) <= set(self.symbols) or (free and not e.is_polynomial(*free)):
+                raise Refused("it gives a view of an input that is no polynomial of the sizes")
+        return next(i for i in self.dynamic if inputs[i].untyped_storage()._cdata == cdata), _function(self.names, exprs)
 
     def _like(self, row):
         """Inputs as they are for such sizes: tensors without values, and numbers."""

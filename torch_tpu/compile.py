@@ -549,16 +549,22 @@ class _Program:
     new_handle = staticmethod(lambda handle: _Compiled(handle, [], {}, 0))
 
     def capture(self, values, end):
-        """Captures for such values; end(outputs) gives what becomes of it, and ends the capture."""
+        """Captures for such values; end(outputs, inputs) gives what becomes of it, and ends the capture."""
         with _plain_kernels():
             return self._capture(values, end)
+
+    @staticmethod
+    def _begin(device, end):
+        torch.ops.torch_tpu.capture_begin(device)
+        if end is not None:
+            torch.ops.torch_tpu.capture_sizes_vary()
 
     def _capture(self, values, end=None):
         ops = torch.ops.torch_tpu
         device = next(t.device for n in (*self.nodes, *self.inputs) for t in _tensors(n) if t.device.type == "tpu")
         last = {u: n for n in self.nodes for u in _uses(n)}
         keep = set(self.outputs)
-        ops.capture_begin(device)
+        self._begin(device, end)
         node = None
         try:
             env, takes = {}, []
@@ -571,12 +577,12 @@ class _Program:
             for node in self.nodes:
                 env[node] = _capture_call(self.plan.gm, node, env)
                 for u in _uses(node):
-                    if last[u] is node and u not in keep:
+                    if last[u] is node and u not in keep and end is None:
                         env.pop(u, None)
             node = None
             outputs = [_value(self.plan.gm, n, env) for n in self.outputs]
             if end is not None:
-                return end(outputs)
+                return end(outputs, [env.get(n) for n in self.inputs])
             tensors = [v for v in outputs if _on_tpu(v)]
             handle = ops.capture_end(tensors, self.plan.kind, self.name())
         except BaseException as error:

@@ -97,6 +97,12 @@ tpu_err *tpu_capture_for_tpu(void) {
   return NULL;
 }
 
+tpu_err *tpu_capture_sizes_vary(void) {
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  ir_set_sizes_vary(trace_current()->g);
+  return NULL;
+}
+
 tpu_err *capture_refuse(trace *t, const char *what) {
   t->cap->refused = true;
   return err_new(TPU_ERR_RUNTIME, "tpu: a graph that is compiled as one program cannot have an operator that %s", what);

@@ -326,6 +326,55 @@ static val take_rows(ir_graph *g, val x, val at, int64_t rows, int64_t inner) {
   return ir_gather(g, ir_reshape(g, x, 2, flat), ir_reshape(g, at, 2, column), &d, slice, false);
 }
 
+typedef enum { STORED, REAL } measure;
+
+static val atom_size(bucket *b, const ir_atom *a, measure m) {
+  return m == REAL ? bucket_number(b, &a->count) : ir_const_i(b->g, TPU_I32, a->size, 0, NULL);
+}
+
+/* Numbers of places, an int32 each: taken apart by the sizes of one measure, and put together by those of the other. */
+static val renumber(bucket *b, val at, const ir_atom *const *atoms, int n, measure from, measure to) {
+  ir_graph *g = b->g;
+  val out = NULL, stride = ir_const_i(g, TPU_I32, 1, 0, NULL);
+  for (int i = n - 1; i >= 0; i--) {
+    val size = ir_splat(g, atom_size(b, atoms[i], from), 1, at->dims), digit = i ? ir_binary(g, IR_REM, at, size) : at;
+    val term = ir_binary(g, IR_MUL, digit, ir_splat(g, stride, 1, at->dims));
+    out = out ? ir_binary(g, IR_ADD, out, term) : term;
+    at = ir_binary(g, IR_DIV, at, size);
+    stride = ir_binary(g, IR_MUL, stride, atom_size(b, atoms[i], to));
+  }
+  return out;
+}
+
+val bucket_relayout(bucket *b, val x, int d, const ir_extent *from, const ir_extent *to) {
+  ir_graph *g = b->g;
+  const ir_atom *atoms[2][IR_MAX_RANK];
+  const ir_extent *sides[2] = {to, from};
+  for (int k = 0; k < 2; k++)
+    for (int i = 0; i < sides[k]->natoms; i++) {
+      if (i == IR_MAX_RANK || !sides[k]->atoms[i].known)
+        return ir_fail(g, TPU_ERR_RUNTIME, "a size is a product of sizes that change");
+      atoms[k][i] = &sides[k]->atoms[i];
+    }
+  val at = ir_iota(g, TPU_I32, 1, &x->dims[d], 0);
+  at = renumber(b, at, atoms[0], to->natoms, STORED, REAL);
+  at = renumber(b, at, atoms[1], from->natoms, REAL, STORED);
+  int offset[IR_MAX_RANK], n = 0, along[1] = {d};
+  int64_t slice[IR_MAX_RANK], column[2] = {x->dims[d], 1};
+  for (int i = 0; i < x->ndim; i++) {
+    slice[i] = i == d ? 1 : x->dims[i];
+    if (i != d) offset[n++] = i;
+  }
+  const ir_gather_dims dims = {.noffset = n,
+                               .offset_dims = offset,
+                               .ncollapsed = 1,
+                               .collapsed_dims = along,
+                               .nstart = 1,
+                               .start_index_map = along,
+                               .index_vector_dim = 1};
+  return ir_gather(g, x, ir_reshape(g, at, 2, column), &dims, slice, false);
+}
+
 /* pack: padded -> flat; else flat -> padded. */
 static val repack(bucket *b, val x, const ir_extent *dims, int ndim, const int64_t *sizes, bool pack) {
   ir_graph *g = b->g;
@@ -346,16 +395,8 @@ static val repack(bucket *b, val x, const ir_extent *dims, int ndim, const int64
     return NULL;
   }
   if (!front) {
-    /* A row's number by the sizes of one side is taken apart, and put together by those of the other. */
-    val rest = ir_iota(g, TPU_I32, 1, &rows, 0), at = NULL, stride = ir_const_i(g, TPU_I32, 1, 0, NULL);
-    for (int i = n - 1; i >= 0; i--) {
-      val stored = ir_const_i(g, TPU_I32, atoms[i]->size, 0, NULL), real = bucket_number(b, &atoms[i]->count);
-      val from = ir_splat(g, pack ? real : stored, 1, &rows), digit = i ? ir_binary(g, IR_REM, rest, from) : rest;
-      val term = ir_binary(g, IR_MUL, digit, ir_splat(g, stride, 1, &rows));
-      at = at ? ir_binary(g, IR_ADD, at, term) : term;
-      rest = ir_binary(g, IR_DIV, rest, from);
-      stride = ir_binary(g, IR_MUL, stride, pack ? stored : real);
-    }
+    val at = ir_iota(g, TPU_I32, 1, &rows, 0);
+    at = renumber(b, at, atoms, n, pack ? REAL : STORED, pack ? STORED : REAL);
     x = take_rows(g, x, at, rows, inner);
   }
   return pack ? ir_reshape(g, x, 1, &all) : ir_reshape(g, x, ndim, sizes);

@@ -60,8 +60,10 @@ bool bucket_uniform(bucket_op *o, int r, int d, ir_extent *out);
 bool bucket_is_dynamic(const ir_extent *e);
 /* The one linear count of the dim, when what counts stands in front; false: it does not. */
 bool bucket_count(const ir_extent *e, ir_linear *out);
-/* What two dims of one size have in common. */
+/* What two dims of one size have in common; false: they are laid out in different ways. */
 bool bucket_unify(bucket *b, const ir_extent *x, const ir_extent *y, ir_extent *out);
+/* x with dim d laid out as `to`. */
+val bucket_relayout(bucket *b, val x, int d, const ir_extent *from, const ir_extent *to);
 /* x with `fill`, a scalar, where it does not count in the dims marked in `which`. NULL after an error. */
 val bucket_mask(bucket *b, val x, const ir_extent *dims, const bool *which, val fill);
 #endif

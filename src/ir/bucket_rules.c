@@ -12,8 +12,16 @@ static bool any_dynamic(const ir_extent *dims, int n) {
   return false;
 }
 
-static bool unify_dim(bucket_op *o, const ir_extent *x, const ir_extent *y, ir_extent *out) {
-  return bucket_unify(o->b, x, y, out) || bucket_refuse(o, "meets two sizes that are laid out in different ways");
+/* Dim d of operand i is to go together with a dim laid out as *have: it is laid out anew when it has to be. */
+static bool align(bucket_op *o, int i, int d, ir_extent *have) {
+  ir_extent *mine = &o->in[i][d], both;
+  if (bucket_unify(o->b, have, mine, &both)) {
+    *have = both;
+    return true;
+  }
+  o->ops[0]->in[i] = bucket_relayout(o->b, o->ops[0]->in[i], d, mine, have);
+  *mine = *have;
+  return node_ok(o->b->g);
 }
 
 /* Whether dim d of operand i is as large as dim e of `other`, an operand (at >= 0) or the result, in all samples: so that a
@@ -43,7 +51,7 @@ static bool elementwise(bucket_op *o) {
       for (int i = 0; i < op->nin; i++) {
         if (op->in[i]->ndim != op->out[k].ndim) continue;
         if (first) o->out[k][d] = o->in[i][d];
-        else if (!unify_dim(o, &o->out[k][d], &o->in[i][d], &o->out[k][d])) return false;
+        else if (!align(o, i, d, &o->out[k][d])) return false;
         first = false;
       }
     }
@@ -108,24 +116,42 @@ static bool near_integer(double v, int64_t *out) {
   return (off < 0 ? -off : off) <= 1e-2 * (v < 0 ? -v : v);
 }
 
-/* n as a scalar of the program: a linear function of the symbols, or a product of them and an integer. */
+static int64_t power(int64_t base, int exponent) {
+  int64_t v = 1;
+  while (exponent--) v *= base;
+  return v;
+}
+
+/* n as a scalar of the program: a linear function of the symbols, or an integer times powers of them (up to the third). */
 static val size_number(bucket_op *o, const int64_t *n) {
   bucket *b = o->b;
   ir_linear f;
   if (bucket_fit(b, n, &f)) return bucket_number(b, &f);
+  int ns = b->spec->nsymbols, exponent[IR_MAX_SYMBOLS] = {0};
+  const int64_t *sizes = b->spec->sizes;
+  for (int s = 0; s < ns; s++)
+    for (int r = 1; r < b->nrows; r++) {
+      bool alone = sizes[r * ns + s] != sizes[s];
+      for (int k = 0; k < ns; k++) alone = alone && (k == s || sizes[r * ns + k] == sizes[k]);
+      if (!alone) continue;
+      while (exponent[s] < 3 && n[0] * power(sizes[r * ns + s], exponent[s]) != n[r] * power(sizes[s], exponent[s]))
+        exponent[s]++;
+      break;
+    }
   int64_t by = 0;
   for (int r = 0; r < b->nrows; r++) {
     int64_t product = 1;
-    for (int s = 0; s < b->spec->nsymbols; s++) product *= b->spec->sizes[r * b->spec->nsymbols + s];
+    for (int s = 0; s < ns; s++) product *= power(sizes[r * ns + s], exponent[s]);
     if (!product || n[r] % product || (r && n[r] / product != by)) return NULL;
     by = n[r] / product;
   }
   val v = ir_const_i(b->g, TPU_I32, by, 0, NULL);
-  for (int s = 0; s < b->spec->nsymbols; s++) v = ir_binary(b->g, IR_MUL, v, b->symbols[s]);
+  for (int s = 0; s < ns; s++)
+    for (int k = 0; k < exponent[s]; k++) v = ir_binary(b->g, IR_MUL, v, b->symbols[s]);
   return v;
 }
 
-/* A scalar that is a number of elements, or one over it (means). */
+/* A scalar that is a number of elements n, or 1 / n (means), or (n + 1) / n (variances without bias). */
 static val size_constant(bucket_op *o) {
   bucket *b = o->b;
   tpu_dtype d = o->ops[0]->out[0].dtype;
@@ -136,19 +162,20 @@ static val size_constant(bucket_op *o) {
     const char *text;
     if (!splat_text(o->ops[r]->attrs, &text) || !splat_number(text, d, &v[r])) return NULL;
   }
-  for (int inverse = 0; inverse < 2; inverse++) {
+  for (int inverse = 0; inverse < 3; inverse++) { /* n, 1 / n, 1 + 1 / n */
     bool ok = true;
     for (int r = 0; ok && r < b->nrows; r++) {
-      ok = near_integer(inverse ? 1 / v[r] : v[r], &n[r]);
+      ok = near_integer(inverse ? 1 / (v[r] - (inverse - 1)) : v[r], &n[r]);
       if (!ok) break;
-      double exact = inverse ? 1 / (double)n[r] : (double)n[r];
+      double exact = inverse ? (double)(n[r] * (inverse - 1) + 1) / (double)n[r] : (double)n[r];
       ok = ir_is_float(d) ? bits_of_double(d, exact) == bits_of_double(d, v[r]) : exact == v[r];
     }
     val number = ok ? size_number(o, n) : NULL;
     if (!number) continue;
     bool wide = tpu_dtype_size(d) < 4; /* numbers that the dtype rounds are divided before they are rounded */
     number = ir_convert(b->g, number, inverse && wide ? TPU_F32 : d);
-    if (inverse) number = ir_binary(b->g, IR_DIV, ir_const_f(b->g, number->dtype, 1, 0, NULL), number);
+    val one = ir_const_f(b->g, number->dtype, 1, 0, NULL);
+    if (inverse) number = ir_binary(b->g, IR_DIV, inverse == 2 ? ir_binary(b->g, IR_ADD, number, one) : one, number);
     return ir_convert(b->g, number, d);
   }
   return NULL;
@@ -284,14 +311,24 @@ static bool slice(bucket_op *o) {
   return true;
 }
 
+static bool is_zero(val v) {
+  const char *text;
+  return v->op && !strcmp(v->op->name, "stablehlo.constant") && splat_text(v->op->attrs, &text) == 1 && *text == '0';
+}
+
 static bool dynamic_slice(bucket_op *o) {
   ir_op *op = o->ops[0];
   for (int d = 0; d < op->in[0]->ndim; d++) {
     o->out[0][d] = o->in[0][d];
     if (whole(o, 0, d, -1, d)) continue;
-    for (int r = 1; r < o->b->nrows; r++)
-      if (o->ops[r]->out[0].dims[d] != op->out[0].dims[d]) return bucket_refuse(o, "takes a part whose size changes");
-    o->out[0][d] = bucket_fixed_extent(o->b, op->out[0].dims[d]);
+    int64_t *sizes = arena_alloc(&o->b->g->mem, (size_t)o->b->nrows * sizeof *sizes);
+    ir_linear count;
+    if (!sizes) return false;
+    for (int r = 0; r < o->b->nrows; r++) sizes[r] = o->ops[r]->out[0].dims[d];
+    /* XLA moves a start so that the part fits: only one at 0 stays where it is for parts of all sizes */
+    if (!bucket_fit(o->b, sizes, &count) || (!bucket_fixed(&count) && !is_zero(op->in[1 + d])))
+      return bucket_refuse(o, "takes a part whose size changes");
+    o->out[0][d] = bucket_prefix(o->b, sizes[0], &count);
   }
   bucket_keep(o);
   return true;
@@ -307,7 +344,7 @@ static bool dynamic_update_slice(bucket_op *o) {
   for (int d = 0; d < x->ndim; d++) {
     o->out[0][d] = o->in[0][d];
     if (whole(o, 0, d, 1, d)) {
-      if (!unify_dim(o, &o->in[0][d], &o->in[1][d], &o->out[0][d])) return false;
+      if (!align(o, 1, d, &o->out[0][d])) return false;
     } else if (bucket_is_dynamic(&o->in[1][d])) {
       which[d] = part = true;
       high[d] = update->dims[d];
@@ -388,7 +425,7 @@ static bool concatenate(bucket_op *o) {
     }
     o->out[0][d] = o->in[0][d];
     for (int i = 1; i < op->nin; i++)
-      if (!unify_dim(o, &o->out[0][d], &o->in[i][d], &o->out[0][d])) return false;
+      if (!align(o, i, d, &o->out[0][d])) return false;
   }
   for (int i = 0; i < op->nin; i++) {
     if (!bucket_count(&o->in[i][along], &counts[i])) return bucket_refuse(o, "joins a dim that is a product");
@@ -418,7 +455,7 @@ static bool concatenate(bucket_op *o) {
 static bool unify_inputs(bucket_op *o, int n) {
   for (int d = 0; d < o->ops[0]->in[0]->ndim; d++) {
     for (int i = 1; i < n; i++)
-      if (!unify_dim(o, &o->in[0][d], &o->in[i][d], &o->in[0][d])) return false;
+      if (!align(o, i, d, &o->in[0][d])) return false;
     for (int i = 1; i < n; i++) o->in[i][d] = o->in[0][d];
   }
   return true;
@@ -508,12 +545,13 @@ static bool dot(bucket_op *o) {
   bool used[2][IR_MAX_RANK] = {{false}}, summed[2][IR_MAX_RANK] = {{false}};
   int n = 0;
   for (int i = 0; i < nbatch; i++) {
-    if (!unify_dim(o, &o->in[0][batch[0][i]], &o->in[1][batch[1][i]], &o->out[0][n++])) return false;
+    o->out[0][n] = o->in[0][batch[0][i]];
+    if (!align(o, 1, (int)batch[1][i], &o->out[0][n++])) return false;
     for (int s = 0; s < 2; s++) used[s][batch[s][i]] = true;
   }
   for (int i = 0; i < nsum; i++) {
-    ir_extent e;
-    if (!unify_dim(o, &o->in[0][sum[0][i]], &o->in[1][sum[1][i]], &e)) return false;
+    ir_extent e = o->in[0][sum[0][i]];
+    if (!align(o, 1, (int)sum[1][i], &e)) return false;
     for (int s = 0; s < 2; s++) {
       used[s][sum[s][i]] = summed[s][sum[s][i]] = true;
       o->in[s][sum[s][i]] = e;
@@ -565,7 +603,8 @@ static bool convolution(bucket_op *o) {
     return bucket_refuse(o, "has groups along a dim that changes");
   ir_extent e;
   if (dyn_sum) {
-    if (!unify_dim(o, &o->in[0][x[1]], &o->in[1][w[1]], &e)) return false;
+    e = o->in[0][x[1]];
+    if (!align(o, 1, w[1], &e)) return false;
     o->in[0][x[1]] = o->in[1][w[1]] = e;
   }
   o->out[0][y[0]] = bg == 1 ? o->in[0][x[0]] : bucket_fixed_extent(b, op->out[0].dims[y[0]]);
@@ -624,8 +663,7 @@ static bool gather(bucket_op *o) {
       bucket_attr_linear(o, "slice_sizes", sizes) != x->ndim)
     return bucket_refuse(o, "has numbers that depend on sizes in a way that is not understood");
   for (int i = 0; i < batching.n; i++) {
-    ir_extent *e = &o->in[1][of_index.dims[i]];
-    if (!unify_dim(o, e, &o->in[0][batching.dims[i]], e)) return false;
+    if (!align(o, 0, (int)batching.dims[i], &o->in[1][of_index.dims[i]])) return false;
   }
   int k = 0, s = 0;
   for (int d = 0; d < op->out[0].ndim; d++) {
@@ -660,15 +698,14 @@ static bool scatter(bucket_op *o) {
     return bucket_refuse(o, "has numbers that depend on sizes in a way that is not understood");
   memcpy(o->out[0], o->in[0], (size_t)x->ndim * sizeof(ir_extent));
   for (int i = 0; i < batching.n; i++) {
-    ir_extent *e = &o->out[0][batching.dims[i]];
-    if (!unify_dim(o, e, &o->in[1][of_index.dims[i]], e)) return false;
+    if (!align(o, 1, (int)of_index.dims[i], &o->out[0][batching.dims[i]])) return false;
   }
   int k = 0, s = 0;
   bool which[IR_MAX_RANK] = {false}, marked = false;
   for (int d = 0; d < updates->ndim; d++) {
     if (!in_list(&window, d)) {
       if (s == vector.dims[0]) s++;
-      if (!unify_dim(o, &o->in[1][s], &o->in[2][d], &o->in[1][s])) return false;
+      if (!align(o, 2, d, &o->in[1][s])) return false;
       /* in a batching dim the places that do not count are written, and do not count in the result either */
       which[s] = bucket_is_dynamic(&o->in[1][s]) && !in_list(&of_index, s);
       marked = marked || which[s];
@@ -677,7 +714,7 @@ static bool scatter(bucket_op *o) {
     }
     while (in_list(&inserted, k) || in_list(&batching, k)) k++;
     if (whole(o, 0, k, 2, d)) {
-      if (!unify_dim(o, &o->out[0][k], &o->in[2][d], &o->out[0][k])) return false;
+      if (!align(o, 2, d, &o->out[0][k])) return false;
     } else if (bucket_is_dynamic(&o->in[2][d])) {
       return bucket_refuse(o, "writes a part whose size changes");
     }
@@ -771,7 +808,7 @@ static bool batched(bucket_op *o, int inner) {
   for (int d = 0; d < op->out[0].ndim; d++) {
     o->out[0][d] = d < batch ? o->in[0][d] : bucket_fixed_extent(o->b, op->out[0].dims[d]);
     for (int i = 1; d < batch && i < op->nin; i++)
-      if (!unify_dim(o, &o->out[0][d], &o->in[i][d], &o->out[0][d])) return false;
+      if (!align(o, i, d, &o->out[0][d])) return false;
   }
   bucket_keep(o);
   return true;
@@ -793,7 +830,7 @@ static bool select_and_scatter(bucket_op *o) {
     o->out[0][d] = o->in[0][d];
     if (!bucket_is_dynamic(&o->in[0][d]) && !bucket_is_dynamic(&o->in[1][d])) continue;
     if (size[d] != 1 || op->in[0]->dims[d] != op->in[1]->dims[d]) return bucket_refuse(o, "goes along a dim that changes");
-    if (!unify_dim(o, &o->in[0][d], &o->in[1][d], &o->out[0][d])) return false;
+    if (!align(o, 1, d, &o->out[0][d])) return false;
   }
   bucket_keep(o);
   return true;

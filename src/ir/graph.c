@@ -44,6 +44,9 @@ val ir_fail(ir_graph *g, tpu_err_kind kind, const char *fmt, ...) {
   return node_poison(g);
 }
 
+void ir_set_sizes_vary(ir_graph *g) { g->vary = true; }
+bool ir_sizes_vary(const ir_graph *g) { return g->vary; }
+
 /* ---- parameters and outputs ------------------------------------------------------------------------------------ */
 
 /* Room for one more item; the old array stays in the arena. */

@@ -46,6 +46,9 @@ arena *ir_arena(ir_graph *g);
 /* The program is for XLA's CPU backend: some operations are then written in another, equal way that it runs faster. */
 void ir_set_cpu(ir_graph *g);
 bool ir_is_cpu(const ir_graph *g);
+/* The graph is one of several that ir_bucket compares: forms of operations must not depend on how large something is. */
+void ir_set_sizes_vary(ir_graph *g);
+bool ir_sizes_vary(const ir_graph *g);
 /* Operations made from now on carry this operator's name and place ("file:line", or "") as their MLIR location. A graph
  * for which this is never called has none, and its text does not depend on where it was built. */
 void ir_set_location(ir_graph *g, const char *op, const char *where);

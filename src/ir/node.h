@@ -68,6 +68,7 @@ struct ir_graph {
   tpu_err *err; /* the first one, until taken */
   bool failed;
   bool cpu;        /* ir_set_cpu */
+  bool vary;       /* ir_set_sizes_vary */
   const char *loc; /* ir_set_location; NULL: none */
   ir_block top;
   ir_block *at; /* where operations are appended */

@@ -233,10 +233,25 @@ static void scan_block(op_ctx *c, val *xs, const val *identity, int n, int dim, 
   for (int i = 0; i < n; i++) xs[i] = out[1 + n + i];
 }
 
+/* One window for each place, which begins before all elements and ends there. */
+static void scan_windows(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f) {
+  int64_t size[T_MAX_DIMS], low[T_MAX_DIMS] = {0};
+  val args[4], out[2];
+  for (int d = 0; d < xs[0]->ndim; d++) size[d] = d == dim ? t_size(xs[0], dim) : 1;
+  low[dim] = size[dim] - 1;
+  ir_reduce_window_begin(G, xs, identity, n, &(ir_window){.size = size, .pad_low = low}, args);
+  f(c, args, args + n, out);
+  ir_reduce_window_end(G, out, xs);
+}
+
 void t_scan(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f) {
   int64_t size = t_size(xs[0], dim), blocks = (size + SCAN_BLOCK - 1) / SCAN_BLOCK;
   int ndim = xs[0]->ndim;
   if (ir_failed(G) || ir_numel(xs[0]) == 0) return;
+  if (ir_sizes_vary(G)) {
+    scan_windows(c, xs, identity, n, dim, f);
+    return;
+  }
   if (size <= SCAN_BLOCK || ndim + 1 > T_MAX_DIMS) {
     scan_block(c, xs, identity, n, dim, f);
     return;
