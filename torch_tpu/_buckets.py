@@ -87,6 +87,7 @@ class Buckets:
         self.part, self.sizes, self.shared = part, settings["buckets"], shared
         self.returned = returned  # names of the nodes that leave the compiled function (not only saved for the backward)
         self.known = {}
+        self.accepted = []  # spans for which a program was made
         metas = [n.meta.get("val") for n in part.inputs]
         symbols, self.read = {}, []
         for i, v in enumerate(metas):
@@ -117,6 +118,7 @@ class Buckets:
         self.dynamic = [
             i for i, v in enumerate(metas) if isinstance(v, torch.Tensor) and any(type(n) is not int for n in v.shape)
         ]
+        self.device = next((v.device for v in metas if isinstance(v, torch.Tensor) and v.device.type == "tpu"), "tpu")
         self.ranges = [self._range(s) for s in self.symbols]
 
     def _range(self, symbol):
@@ -130,10 +132,15 @@ class Buckets:
 
     def run(self, values):
         now = self._now(values)
+        for spans in self.accepted:
+            if all(low <= n <= top for n, (low, top) in zip(now, spans, strict=True)):
+                return self._run(values, now, spans)
         first = None
         for spans in self._spans(now):
             try:
-                return self._run(values, now, spans)
+                out = self._run(values, now, spans)
+                self.accepted.append(spans)
+                return out
             except Refused as refused:
                 first = first or refused
         raise first
@@ -143,7 +150,7 @@ class Buckets:
 
     def _spans(self, now):
         """For each symbol the sizes of a bucket, its smallest and its largest. The first choice, then others: a graph may be
-        another one where a size is as large as a table."""
+        another one where a size is as large as a table, or smaller than a part that it takes."""
         spans = []
         for name, n, (low, high) in zip(self.names, now, self.ranges, strict=True):
             span = bucket(n, self.sizes)
@@ -154,19 +161,20 @@ class Buckets:
         for i, (n, (low, top)) in enumerate(zip(now, spans, strict=True)):
             if low < top:
                 yield (*spans[:i], (low, top - 1) if n < top else (top, top), *spans[i + 1 :])
+        yield tuple((n, top) for n, (_, top) in zip(now, spans, strict=True))
 
     def _run(self, values, now, spans):
         tops = tuple(top for _, top in spans)
         stored = self.input_shapes(*tops)
         saved = self._layouts(tops)
         padded = tuple(i for i in self.dynamic if i in saved and tuple(values[i].shape) == stored[i])
-        variant = self.known.get((tops, padded))
+        variant = self.known.get((spans, padded))
         if variant is None:
             try:
                 variant = self._compile(spans, {i: saved[i] for i in padded})
             except Refused as refused:
                 variant = refused
-            self.known[tops, padded] = variant
+            self.known[spans, padded] = variant
         if isinstance(variant, Refused):
             raise variant
         given = list(values)
@@ -208,6 +216,8 @@ class Buckets:
 
     def _layouts(self, tops):
         """{input: layout} of what the forward graph saves padded for these buckets."""
+        if self.part.plan.kind != "backward":
+            return {}
         mine = dict(zip(self.names, tops, strict=True))
         for names, sizes, layouts in self.shared.get("padded", ()):
             theirs = dict(zip(names, sizes, strict=True))
@@ -299,6 +309,10 @@ class Buckets:
         shapes = [self.input_shapes(*row) for row in rows]
         variant.varies = [i for i in self.dynamic if any(s[i] != shapes[0][i] for s in shapes)]
         variant.orders = {i: memory_order(v) for i, v in enumerate(self._like(tops)) if i in self.dynamic}
+        for i in variant.varies:
+            if i not in variant.padded:  # a tensor that fills its bucket is seen flat by a program of its own
+                full, room = torch.zeros(shapes[0][i], dtype=self.metas[i].dtype), math.prod(shapes[0][i])
+                torch.empty(room, dtype=full.dtype, device=self.device).copy_(full.to(self.device).view(-1))
         if info["saved"]:
             self.shared.setdefault("padded", []).append((self.names, tops, info["saved"]))
         return variant

@@ -516,6 +516,39 @@ def set_compile_policy(policy):
     return _SetCompilePolicy(policy)
 
 
+def warmup(fn, inputs, *, dtype=torch.int64, device="tpu", threads=None) -> int:
+    """Calls fn once with each of `inputs`, so that what it needs is compiled before it serves; see docs/compile.md, "Shapes".
+
+    inputs: argument lists, each a tuple of arguments; an argument that is a tuple of ints (a shape) stands for zeros of this
+    `dtype` on this `device`. One size of each bucket is enough. The first two are called one after the other, for at the
+    second Dynamo learns which sizes change; then the first again, and the others, on `threads` threads (default: as many
+    as CPUs), for XLA compiles side by side. Waits for the device. Returns how many programs were compiled. An exception of
+    a call is raised.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    def fill(x):
+        is_shape = isinstance(x, tuple) and all(type(n) is int for n in x)
+        return torch.zeros(x, dtype=dtype, device=device) if is_shape else x
+
+    calls = [tuple(fill(x) for x in (args if isinstance(args, list | tuple) else (args,))) for args in inputs]
+    before = compile_count()
+    for args in calls[:2]:
+        fn(*args)
+    if len(calls) > 1:
+        grad = torch.is_grad_enabled()
+
+        def call(args):
+            with torch.set_grad_enabled(grad):
+                fn(*args)
+
+        with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+            for done in [pool.submit(call, args) for args in (calls[0], *calls[2:])]:
+                done.result()
+    synchronize()
+    return compile_count() - before
+
+
 def explain(quiet=False, file=None, traffic=False):
     """A context manager that tells what the device did for a block of code; see torch_tpu.explain.Explain."""
     from torch_tpu.explain import Explain

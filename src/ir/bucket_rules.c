@@ -311,9 +311,11 @@ static bool slice(bucket_op *o) {
   return true;
 }
 
-static bool is_zero(val v) {
+static bool is_constant(val v, int64_t *out) {
   const char *text;
-  return v->op && !strcmp(v->op->name, "stablehlo.constant") && splat_text(v->op->attrs, &text) == 1 && *text == '0';
+  if (!v->op || strcmp(v->op->name, "stablehlo.constant") != 0 || !splat_text(v->op->attrs, &text)) return false;
+  *out = strtoll(text, NULL, 10);
+  return true;
 }
 
 static bool dynamic_slice(bucket_op *o) {
@@ -323,10 +325,12 @@ static bool dynamic_slice(bucket_op *o) {
     if (whole(o, 0, d, -1, d)) continue;
     int64_t *sizes = arena_alloc(&o->b->g->mem, (size_t)o->b->nrows * sizeof *sizes);
     ir_linear count;
+    int64_t start;
     if (!sizes) return false;
     for (int r = 0; r < o->b->nrows; r++) sizes[r] = o->ops[r]->out[0].dims[d];
-    /* XLA moves a start so that the part fits: only one at 0 stays where it is for parts of all sizes */
-    if (!bucket_fit(o->b, sizes, &count) || (!bucket_fixed(&count) && !is_zero(op->in[1 + d])))
+    if (!bucket_fit(o->b, sizes, &count)) return bucket_refuse(o, "gives a size that is not understood");
+    /* XLA moves a start so that the part fits: for parts of all sizes it must fit where it is */
+    if (!bucket_fixed(&count) && !(is_constant(op->in[1 + d], &start) && start + sizes[0] <= op->in[0]->dims[d]))
       return bucket_refuse(o, "takes a part whose size changes");
     o->out[0][d] = bucket_prefix(o->b, sizes[0], &count);
   }
