@@ -67,6 +67,10 @@ def _function(names, exprs):
     return eval(f"lambda {', '.join(names)}: ({lines}{',' if exprs else ''})")  # noqa: S307 - of sympy's own polynomials
 
 
+def _is_dynamic(t):
+    return any(type(n) is not int for n in t.shape)
+
+
 def _expr(n):
     return n.node.expr if isinstance(n, torch.SymInt) else n
 
@@ -115,9 +119,7 @@ class Buckets:
         self.output_shapes = _function(self.names, out_exprs)
         self.input_strides = _function(self.names, strides)
         self.metas = metas
-        self.dynamic = [
-            i for i, v in enumerate(metas) if isinstance(v, torch.Tensor) and any(type(n) is not int for n in v.shape)
-        ]
+        self.dynamic = [i for i, v in enumerate(metas) if isinstance(v, torch.Tensor) and _is_dynamic(v)]
         self.device = next((v.device for v in metas if isinstance(v, torch.Tensor) and v.device.type == "tpu"), "tpu")
         self.ranges = [self._range(s) for s in self.symbols]
 
@@ -241,16 +243,15 @@ class Buckets:
         def computed(outputs, inputs):
             """Numbers of the outputs that the program computes: they are neither inputs, views of inputs, nor numbers. What
             is only saved for the backward graph of an input whose size changes is copied, padded as it is."""
-            held = {inputs[i].untyped_storage()._cdata for i in self.dynamic}
+            held = {x.untyped_storage()._cdata for x in inputs if part.on_tpu(x)}
             out = []
             for i, (n, v) in enumerate(zip(part.outputs, outputs, strict=True)):
                 if not part.on_tpu(v):
                     continue
-                lent = v.untyped_storage()._cdata in held
-                if lent and n.name not in self.returned:
+                if v.untyped_storage()._cdata in held:
+                    if n.name in self.returned or not _is_dynamic(self.outputs[i]):
+                        continue
                     outputs[i] = v.clone()
-                elif lent or n in part.inputs:
-                    continue
                 out.append(i)
             return out
 
@@ -278,7 +279,7 @@ class Buckets:
                     kinds.append("view")
                     what.append(self._view(meta, v, inputs))
                     continue
-                dynamic = any(type(k) is not int for k in meta.shape)
+                dynamic = _is_dynamic(meta)
                 is_flat = dynamic and n.name in self.returned
                 kinds.append("flat" if is_flat else "tensor")
                 what.append(memory_order(v))
@@ -325,7 +326,8 @@ class Buckets:
             free = getattr(e, "free_symbols", ())
             if not set(free) <= set(self.symbols) or (free and not e.is_polynomial(*free)):
                 raise Refused("it gives a view of an input that is no polynomial of the sizes")
-        return next(i for i in self.dynamic if inputs[i].untyped_storage()._cdata == cdata), _function(self.names, exprs)
+        i = next(i for i, x in enumerate(inputs) if self.part.on_tpu(x) and x.untyped_storage()._cdata == cdata)
+        return i, _function(self.names, exprs)
 
     def _like(self, row):
         """Inputs as they are for such sizes: tensors without values, and numbers."""

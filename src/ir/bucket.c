@@ -621,7 +621,7 @@ static bool outputs(bucket *b) {
     if (!f->dims) continue;
     if (b->spec->written[i]) return differ(b, "an input that is written has a size that changes");
     o->alias = -1;
-    if (b->spec->pack[i]) o->v = repack(b, f->now, f->dims, old->ndim, old->dims, true);
+    if (b->spec->pack[i]) o->v = repack(b, f->now, f->dims, f->now->ndim, f->now->dims, true);
     if (!o->v) return false;
   }
   return node_ok(g);
