@@ -773,6 +773,24 @@ def test_dynamic_training():
             close(q.grad, p.grad)
 
 
+@pytest.mark.parametrize("mask_sizes", [(2, 1), (1, 1), None])
+def test_dynamic_attention(mask_sizes):
+    """What attention is made of is chosen while its sizes are symbols."""
+    f = compiled(F.scaled_dot_product_attention, dynamic=True, fullgraph=True)
+    for n in (5, 7):
+        torch.manual_seed(n)
+        here = [torch.randn(2, 4, 3, 8), torch.randn(2, 4, n, 8), torch.randn(2, 4, n, 8)]
+        there = [x.to(DEVICE).requires_grad_() for x in here]
+        mask = None if mask_sizes is None else (torch.rand(*mask_sizes, 3, n) > 0.4).index_fill(-1, torch.tensor([0]), True)
+        want = F.scaled_dot_product_attention(*(x.requires_grad_() for x in here), mask)
+        got = f(*there, to_device(mask) if mask is not None else None)
+        close(got, want)
+        want.square().sum().backward()
+        got.square().sum().backward()
+        for x, y in zip(here, there, strict=True):
+            close(y.grad, x.grad)
+
+
 def test_data_dependent_sizes():
     def fn(x):
         return x.nonzero() * 2, x[x > 0].sum(), (x > 0).sum().item() + 1
