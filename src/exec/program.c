@@ -178,12 +178,14 @@ program *program_known(const buf *text) {
   return p;
 }
 
-tpu_err *program_get(ir_graph *g, const char *op_name, program **out) {
+tpu_err *program_get(ir_graph *g, const char *xla, const char *op_name, program **out) {
   *out = NULL;
   buf text;
   buf_init(&text);
   int64_t begin = clock_ns();
   tpu_err *e = ir_print(g, &text);
+  if (xla) buf_str(&text, xla);
+  if (!e && text.failed) e = err_nomem();
   count_built(clock_ns() - begin);
   if (!e) e = program_of_text(&text, op_name, out);
   buf_free(&text);

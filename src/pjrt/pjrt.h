@@ -51,8 +51,8 @@ int64_t pjrt_device_memory(const pjrt_client *c, int device);
 
 /* ---- programs -------------------------------------------------------------------------------------------------- */
 
-/* text: StableHLO (MLIR text). The program is portable: it runs on any one device of the client. Blocks. options: a
- * serialized CompileOptionsProto, or NULL for ours. */
+/* text: StableHLO (MLIR text, or bytecode). The program is portable: it runs on any one device of the client. Blocks.
+ * options: a serialized CompileOptionsProto, or NULL for ours and those that the text ends with (tpu_capture_xla). */
 TPU_MUST tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *options, size_t options_len,
                                pjrt_exec **out);
 /* The options that pjrt_compile takes when it is given none. */
