@@ -81,7 +81,8 @@ def qwen3_moe():
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "decoder_sparse_step": 1}
-    return decoder(Qwen3MoeForCausalLM, Qwen3MoeConfig(**DECODER, **experts, output_router_logits=True))
+    model, given, prompt = decoder(Qwen3MoeForCausalLM, Qwen3MoeConfig(**DECODER, **experts))
+    return model, {**given, "output_router_logits": True}, prompt
 
 
 def gemma():

@@ -791,6 +791,53 @@ def test_dynamic_attention(mask_sizes):
             close(y.grad, x.grad)
 
 
+GROUPED = {
+    "rows": ((8, 40), (3, 40, 16)),
+    "columns": ((3, 40, 16), (16, 8)),
+    "summed": ((16, 8), (8, 24)),
+    "batch": ((3, 8, 16), (3, 16, 8)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", GROUPED)
+def test_grouped_mm(name, dtype):
+    """One program, for PyTorch reads the offsets on the host; eager and compiled, with gradients, in any floating dtype. The last
+    group is empty; a place that is in no group gives zeros."""
+    a, b = (torch.randn(*sizes, generator=torch.Generator().manual_seed(i)).to(dtype) for i, sizes in enumerate(GROUPED[name]))
+    offs = None if name == "batch" else torch.tensor([3, 8, 8], dtype=torch.int32)
+    tol = 1e-5 if dtype == torch.float32 else 2e-2
+    here = [x.clone().requires_grad_() for x in (a, b)]
+    want = F.grouped_mm(*here, offs=offs)
+    want.float().square().sum().backward()
+    for call in (F.grouped_mm, compiled(F.grouped_mm, fullgraph=True)):
+        there = [x.to(DEVICE).requires_grad_() for x in (a, b)]
+        got = call(*there, offs=None if offs is None else offs.to(DEVICE))
+        close(got, want, tol, tol)
+        got.float().square().sum().backward()
+        for x, y in zip(here, there, strict=True):
+            close(y.grad, x.grad, tol, tol * float(x.grad.abs().max()))
+
+
+@device_only
+def test_grouped_mm_checks():
+    a, b = torch.ones(5, 8, device=DEVICE), torch.ones(2, 8, 4, device=DEVICE)
+    ends = torch.tensor([2, 3], dtype=torch.int32, device=DEVICE)
+    same(F.grouped_mm(a, b, offs=ends), torch.tensor([8.0, 8, 8, 0, 0]).unsqueeze(1).expand(5, 4))
+    b[1] = float("inf")  # of another group
+    same(F.grouped_mm(a, b, offs=ends)[:2], torch.full((2, 4), 8.0))
+    for args, error in (
+        ((a, b, None), "Offsets tensor not provided"),
+        ((b.transpose(1, 2), b, ends), "Offsets tensor provided, but is not needed"),
+        ((a, b, ends[:1]), "batch sizes have to match"),
+        ((a, b, ends.long()), "Offsets have to be 1-D and int32"),
+        ((a, b.double(), ends), "Expected inputs of one dtype"),
+        ((a[:, :4], b, ends), "contraction dimension"),
+    ):
+        with pytest.raises(RuntimeError, match=error):
+            F.grouped_mm(args[0], args[1], offs=args[2])
+
+
 def test_data_dependent_sizes():
     def fn(x):
         return x.nonzero() * 2, x[x > 0].sum(), (x > 0).sum().item() + 1
