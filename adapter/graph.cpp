@@ -249,6 +249,11 @@ TORCH_LIBRARY(torch_tpu, m) {
           return capture_region(step, values, like);
         });
   m.def("capture_xla(str lines) -> ()", [](std::string lines) { throw_if(tpu_capture_xla(lines.c_str())); });
+  m.def("graph_hash(int graph) -> str", [](int64_t handle) {
+    char hex[33];
+    tpu_graph_hash(graph_at(handle)->graph, hex);
+    return std::string(hex);
+  });
   m.def("graph_text(int graph) -> (str, int[], int[], int)", TORCH_FN(graph_text));
   m.def(
       "graph_given(Device device, Tensor program, int[] parameters, Tensor[] inputs, Tensor[] outputs, int[] places, "

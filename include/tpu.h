@@ -362,6 +362,8 @@ typedef struct {
 /* Compiles it, or finds it in a cache. op lives for the process; all else is copied. */
 TPU_API TPU_MUST tpu_err *tpu_graph_given(const tpu_given *given, const char *op, const char *name, tpu_graph **out);
 TPU_API int64_t tpu_graph_blocks(const tpu_graph *g);
+/* The hash that the files of TORCH_TPU_DUMP are named by, 32 digits; "" when nothing runs. */
+TPU_API void tpu_graph_hash(const tpu_graph *g, char out[33]);
 
 typedef struct tpu_topology tpu_topology; /* lives for the process */
 typedef struct {

@@ -388,6 +388,12 @@ const tpu_graph_result *tpu_graph_get_result(const tpu_graph *g, int i) {
 
 const char *tpu_graph_text(const tpu_graph *g) { return g->e->text.len ? g->e->text.data : ""; }
 
+void tpu_graph_hash(const tpu_graph *g, char out[33]) {
+  program *p = atomic_load(&g->e->prog);
+  out[0] = 0;
+  if (p) hash128_hex(p->name, out);
+}
+
 int64_t tpu_graph_blocks(const tpu_graph *g) { return (int64_t)g->e->rng_blocks; }
 
 int tpu_graph_parameter(const tpu_graph *g, int i) {

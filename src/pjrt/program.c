@@ -173,6 +173,39 @@ tpu_err *pjrt_exec_serialize(pjrt_client *c, pjrt_exec *e, char **out, size_t *o
   return err;
 }
 
+tpu_err *door_optimized(const pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len, char format[32]) {
+  *out = NULL;
+  *out_len = 0;
+  format[0] = 0;
+  PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size)};
+  PJRT_Executable_OptimizedProgram_Args a = {.executable = x, .program = &p};
+  TPU_TRY(PJRT_CALL(api, PJRT_Executable_OptimizedProgram, &a)); /* asks for the size */
+  if (!p.code_size) return door_no_result(api, "PJRT_Executable_OptimizedProgram");
+  char *code = mem_alloc(p.code_size);
+  if (!code) return err_nomem();
+  p.code = code;
+  tpu_err *e = PJRT_CALL(api, PJRT_Executable_OptimizedProgram, &a);
+  if (e) {
+    mem_free(code);
+    return e;
+  }
+  size_t n = p.format && p.format_size < 31 ? p.format_size : 0;
+  if (n) memcpy(format, p.format, n);
+  format[n] = 0;
+  *out = code;
+  *out_len = p.code_size;
+  return NULL;
+}
+
+tpu_err *pjrt_exec_optimized(pjrt_client *c, pjrt_exec *e, char **out, size_t *out_len, char format[32]) {
+  PJRT_Executable *x;
+  *out = NULL;
+  TPU_TRY(get_executable(c, e, &x));
+  tpu_err *err = door_optimized(c->api, x, out, out_len, format);
+  executable_drop(c, x);
+  return err;
+}
+
 tpu_err *pjrt_exec_load(pjrt_client *c, const char *bytes, size_t len, pjrt_exec **out) {
   *out = NULL;
   PJRT_Executable_DeserializeAndLoad_Args a = {

@@ -3,6 +3,7 @@
 import copy
 import math
 import os
+import uuid
 import warnings
 from functools import partial
 
@@ -866,6 +867,69 @@ def test_options():
         compiled(lambda x: x + 3, options={"fallback": 3})(x)
     with pytest.raises(Exception, match="unknown mode 'quick'"):
         compiled(lambda x: x + 3, mode="quick")(x)
+
+
+@device_only
+def test_xla_options(tmp_path):
+    """They reach XLA, each kind of value, and make another program."""
+    x = torch.randn(5, 5)
+
+    def fn(x):
+        return (x @ x).sin() + 2
+
+    folder = tmp_path / uuid.uuid4().hex  # a name that no cache knows
+    close(compiled(fn, options={"xla": {"xla_dump_to": str(folder)}})(x.to(DEVICE)), fn(x))
+    assert any(folder.iterdir())
+    before = torch.tpu.cache_stats()
+    plain = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True, "xla_multiheap_size_constraint_per_heap": -1}
+    close(compiled(fn, options={"xla": plain})(x.to(DEVICE)), fn(x))
+    synchronize()
+    after = torch.tpu.cache_stats()
+    assert after["disk_hits"] + after["disk_misses"] > before["disk_hits"] + before["disk_misses"]  # another key
+
+
+@device_only
+@pytest.mark.parametrize(
+    "options, error",
+    [
+        ({"xla_no_such": 1}, r"with the options of XLA xla_no_such = 1: .*No such compile option: 'xla_no_such'"),
+        ({"xla_backend_optimization_level": "much"}, "'much' is not a valid int32 value"),
+        ({"xla_backend_optimization_level": 0.5}, "xla_backend_optimization_level"),
+        ({"a b": 1}, "'a b' is no name of an option"),
+        ({"x": None}, "x: expected a bool, an int of 64 bits, a float or a line of text, got None"),
+        ({"x": "two\nlines"}, "x: expected a bool"),
+        ({"x": 1 << 63}, "x: expected a bool"),
+        (3, "option 'xla': expected {name: value}, got int"),
+    ],
+)
+def test_bad_xla_options(options, error):
+    with pytest.raises(Exception, match=error):
+        compiled(lambda x: x * 5, options={"xla": options})(torch.ones(2, device=DEVICE))
+    same(compiled(lambda x: x * 5)(torch.ones(2, device=DEVICE)), torch.full((2,), 5.0))
+
+
+DUMPS = """
+import torch
+f = torch.compile(lambda x: (x @ x).sin(), backend="tpu")
+f(torch.ones(3, 3, device="tpu"))
+"""
+
+
+@device_only
+def test_dump(tmp_path):
+    """Each program's StableHLO, what XLA made of it, and the FX graph of a compiled one; also when it comes from the disk."""
+    for turn in ("first", "again"):
+        folder = tmp_path / turn
+        folder.mkdir()
+        run_python(DUMPS, TORCH_TPU_DUMP=str(folder), TORCH_TPU_CACHE_DIR=str(tmp_path / "cache"))
+        (fx,) = folder.glob("compiled_graph*.fx.py")
+        stem = fx.name.removesuffix(".fx.py")
+        assert "torch.ops.aten.mm.default" in fx.read_text()
+        assert "stablehlo.dot_general" in (folder / f"{stem}.mlir").read_text()
+        assert " dot(" in (folder / f"{stem}.hlo.txt").read_text()
+        for f in folder.glob("*.mlir"):
+            assert f.with_suffix(".hlo_with_config.pb").stat().st_size > 0
+
 
 
 @device_only
