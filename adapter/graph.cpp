@@ -153,6 +153,18 @@ int64_t graph_given(c10::Device device, const Tensor &program, const std::vector
   return reinterpret_cast<int64_t>(g.release());
 }
 
+std::string graph_hash(int64_t handle) {
+  char hex[33];
+  tpu_graph_hash(graph_at(handle)->graph, hex);
+  return hex;
+}
+
+std::string graph_entry(int64_t handle) {
+  char hex[33];
+  tpu_graph_entry(graph_at(handle)->graph, hex);
+  return hex;
+}
+
 void release_graph(int64_t handle) { delete graph_at(handle); }
 
 // A view of another tensor's storage.
@@ -249,11 +261,8 @@ TORCH_LIBRARY(torch_tpu, m) {
           return capture_region(step, values, like);
         });
   m.def("capture_xla(str lines) -> ()", [](std::string lines) { throw_if(tpu_capture_xla(lines.c_str())); });
-  m.def("graph_hash(int graph) -> str", [](int64_t handle) {
-    char hex[33];
-    tpu_graph_hash(graph_at(handle)->graph, hex);
-    return std::string(hex);
-  });
+  m.def("graph_hash(int graph) -> str", TORCH_FN(graph_hash));
+  m.def("graph_entry(int graph) -> str", TORCH_FN(graph_entry));
   m.def("graph_text(int graph) -> (str, int[], int[], int)", TORCH_FN(graph_text));
   m.def(
       "graph_given(Device device, Tensor program, int[] parameters, Tensor[] inputs, Tensor[] outputs, int[] places, "

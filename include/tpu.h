@@ -364,6 +364,8 @@ TPU_API TPU_MUST tpu_err *tpu_graph_given(const tpu_given *given, const char *op
 TPU_API int64_t tpu_graph_blocks(const tpu_graph *g);
 /* The hash that the files of TORCH_TPU_DUMP are named by, 32 digits; "" when nothing runs. */
 TPU_API void tpu_graph_hash(const tpu_graph *g, char out[33]);
+/* The name of its executable in a cache folder, without the suffix ".tpux"; "" when there is none. */
+TPU_API void tpu_graph_entry(const tpu_graph *g, char out[33]);
 
 typedef struct tpu_topology tpu_topology; /* lives for the process */
 typedef struct {

@@ -52,6 +52,11 @@ def _hook_fake_impls(module):
             return a.new_empty([*sizes, a.shape[-2], b.shape[-1]], dtype=out_dtype)
 
 
+def _hook_cache_artifacts(module):
+    """Executables among the artifacts of torch.compiler.save_cache_artifacts; a process that loads some has to know the kind."""
+    from torch_tpu import _megacache  # noqa: F401
+
+
 # ---- other packages --------------------------------------------------------------------------------------------------
 
 
@@ -117,6 +122,7 @@ def _hook_flex_attention(module):
 
 
 _PACKAGES = {
+    "torch.compiler._cache": _hook_cache_artifacts,
     "torch._subclasses.fake_impls": _hook_fake_impls,
     "torch.nn.attention.flex_attention": _hook_flex_attention,
     "safetensors": _hook_safetensors,

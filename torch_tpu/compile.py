@@ -16,6 +16,8 @@ from torch._prims import rng_prims
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from torch_tpu import _megacache
+
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTIONS = {
     "fallback": ("eager", "error"),
@@ -575,6 +577,7 @@ class _Program:
                 given = ", ".join(line.removeprefix("// xla: ") for line in self.plan.settings["xla"].splitlines())
                 raise RuntimeError(f"torch.compile(backend=\"tpu\") with the options of XLA {given}: {error}") from error
             raise
+        _megacache.record(ops.graph_entry(handle))
         if os.environ.get("TORCH_TPU_DUMP"):
             _dump(ops.graph_hash(handle), self)
         numbers = {i: v for i, v in enumerate(outputs) if not _on_tpu(v)}

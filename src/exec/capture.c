@@ -394,6 +394,12 @@ void tpu_graph_hash(const tpu_graph *g, char out[33]) {
   if (p) hash128_hex(p->name, out);
 }
 
+void tpu_graph_entry(const tpu_graph *g, char out[33]) {
+  program *p = atomic_load(&g->e->prog);
+  out[0] = 0;
+  if (p && (p->entry.hi || p->entry.lo)) hash128_hex(p->entry, out);
+}
+
 int64_t tpu_graph_blocks(const tpu_graph *g) { return (int64_t)g->e->rng_blocks; }
 
 int tpu_graph_parameter(const tpu_graph *g, int i) {

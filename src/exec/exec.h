@@ -103,6 +103,7 @@ typedef struct watched watched; /* watch.c */
 typedef struct {
   tnode node;
   hash128 name;
+  hash128 entry; /* the name of its file in the executable cache; 0: there is no cache */
   atomic_int refs;
   pjrt_exec *exec;
   bool evicted;            /* no longer in the table; under ex.program_lock */

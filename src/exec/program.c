@@ -237,6 +237,7 @@ tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
   if (!e && !found) e = pjrt_compile(ex.client, text->data, text->len, NULL, 0, &x);
   int64_t took = clock_ns() - start;
   if (!e) explain_add(found ? TPU_EXPLAIN_LOAD : TPU_EXPLAIN_COMPILE, 0, 0, found ? looked : start, op_name);
+  hash128 entry = ticket.key.len ? hash128_of(ticket.key.data, ticket.key.len) : (hash128){0, 0};
   cache_done(&ticket, found || e ? NULL : x);
   if (e) {
     if (log_on(LOG_DEBUG)) log_line(LOG_DEBUG, "%s: program that was refused:\n%s", op_name, text->data);
@@ -258,6 +259,7 @@ tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
     return err_nomem();
   }
   p->name = name;
+  p->entry = entry;
   p->node.hash = name.lo;
   p->exec = x;
   p->watched = watch_program(text, name, op_name, !queue_is_here());

@@ -19,7 +19,7 @@ import warnings
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIMIT = 1e-4
-NEW_TOKENS = 12
+NEW_TOKENS = 6
 VOCABULARY = 99
 SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 DECODER = {**SMALL, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "eos_token_id": None}

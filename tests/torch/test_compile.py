@@ -980,3 +980,99 @@ def test_the_package_leaves_other_backends_alone():
     close_cpu = torch.compile(lambda x: x.sin(), backend="aot_eager")(x)
     assert torch.equal(close_cpu, x.sin())
     assert os.environ.get("TORCHDYNAMO_DISABLE") is None
+
+
+# ---- torch.compiler and torch._dynamo ----------------------------------------------------------------------------------
+
+
+@device_only
+def test_set_stance():
+    x = torch.ones(3, device=DEVICE)
+    f = compiled(lambda x: x * 2 + 1)
+    with torch.compiler.set_stance("force_eager"):
+        same(f(x), torch.full((3,), 3.0))
+    assert not torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    same(f(x), torch.full((3,), 3.0))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        same(f(x), torch.full((3,), 3.0))
+        with pytest.raises(RuntimeError, match="Detected recompile when torch.compile stance is 'fail_on_recompile'"):
+            f(torch.ones(2, 3, device=DEVICE))
+    with torch.compiler.set_stance("eager_on_recompile"):
+        same(f(torch.ones(2, 3, device=DEVICE)), torch.full((2, 3), 3.0))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@device_only
+def test_dynamo_explain():
+    def fn(x):
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y * 2
+
+    found = torch._dynamo.explain(fn)(torch.ones(3, device=DEVICE))
+    assert (found.graph_count, found.graph_break_count) == (2, 1)
+
+
+LOGGED = """
+import torch
+f = torch.compile(lambda x: (x * 2).sum(), backend="tpu")
+x = torch.ones(3, device="tpu", requires_grad=True)
+f(x).backward()
+f(torch.ones(2, 3, device="tpu", requires_grad=True))
+"""
+
+
+@device_only
+def test_torch_logs():
+    """PyTorch's own logs show what is compiled and why again."""
+    said = run_python(LOGGED, TORCH_LOGS="graph_code,aot_graphs,recompiles").stderr
+    for text in ("TRACED GRAPH", "Forward graph", "Backward graph", "torch.ops.aten.mul.Tensor", "Recompiling function", "tpu:0"):
+        assert text in said, text
+
+
+SAVES = """
+import sys, torch
+f = torch.compile(lambda x: (x @ x).sin().sum(), backend="tpu")
+x = torch.ones(4, 4, requires_grad=True, device="tpu")
+if "load" in sys.argv:
+    info = torch.compiler.load_cache_artifacts(open(sys.argv[1], "rb").read())
+    assert len(info.artifacts["tpu"]) == 2, info
+    torch.tpu.set_compile_policy("warn")
+f(x).backward()
+torch.tpu.synchronize()
+if "load" not in sys.argv:
+    data, info = torch.compiler.save_cache_artifacts()
+    assert len(info.artifacts["tpu"]) == 2, info
+    open(sys.argv[1], "wb").write(data)
+    torch.compiler.load_cache_artifacts(data)  # they are there: nothing to do
+print(torch.tpu.compile_count(), torch.tpu.cache_stats()["disk_hits"])
+"""
+
+
+@device_only
+def test_cache_artifacts(tmp_path):
+    """Forward and backward executables go where torch.compiler.load_cache_artifacts takes them; a damaged one is compiled again."""
+    script = tmp_path / "script.py"
+    script.write_text(SAVES)
+
+    def run(cache, *args):
+        code = f"import sys, runpy; sys.argv = ['', {str(tmp_path / 'artifacts')!r}, *{args!r}]; runpy.run_path({str(script)!r}, run_name='__main__')"
+        return run_python(code, TORCH_TPU_CACHE_DIR=str(tmp_path / cache))
+
+    run("one")
+    loaded = run("two", "load")
+    assert "compiled forward" not in loaded.stderr and "compiled backward" not in loaded.stderr
+    assert int(loaded.stdout.split()[1]) >= 2
+    data = bytearray((tmp_path / "artifacts").read_bytes())
+    kept = [f.read_bytes() for f in (tmp_path / "one").glob("*.tpux")]
+    at = max(data.find(k) + len(k) // 2 for k in kept if k in data)
+    data[at] ^= 255
+    (tmp_path / "artifacts").write_bytes(data)
+    assert "executable cache" in run("three", "load").stderr
+
+
+@device_only
+def test_second_process_compiles_nothing(tmp_path):
+    for _ in range(2):
+        out = run_python(LOGGED + "torch.tpu.synchronize(); print(torch.tpu.compile_count())", TORCH_TPU_CACHE_DIR=str(tmp_path)).stdout
+    assert out.split() == ["0"]
