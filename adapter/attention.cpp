@@ -23,8 +23,8 @@ bool fused_fits(const Tensor &q, const Tensor &k, const Tensor &v, const OptTens
   for (const Tensor &t : {q, k, v})
     if (!TORCH_GUARD_OR_FALSE(t.sym_numel().sym_ne(0))) return false;
   const auto qs = q.sym_sizes(), ks = k.sym_sizes(), vs = v.sym_sizes();
-  if (!same(qs[0], ks[0]) || !same(qs[0], vs[0]) || !same(ks[1], vs[1]) || !same(ks[2], vs[2]) ||
-      !same(qs[3], ks[3]) || !(gqa ? same(qs[1] % ks[1], 0) : same(qs[1], ks[1])))
+  if (!same(qs[0], ks[0]) || !same(qs[0], vs[0]) || !same(ks[1], vs[1]) || !same(ks[2], vs[2]) || !same(qs[3], ks[3]) ||
+      !(gqa ? same(qs[1] % ks[1], 0) : same(qs[1], ks[1])))
     return false;
   if (!mask || !mask->defined()) return true;
   if (mask->requires_grad() || mask->dim() > 4 || !mask->is_privateuseone()) return false;

@@ -268,9 +268,8 @@ TORCH_LIBRARY(torch_tpu, m) {
       "graph_given(Device device, Tensor program, int[] parameters, Tensor[] inputs, Tensor[] outputs, int[] places, "
       "int blocks, str name) -> int",
       [](c10::Device device, const Tensor &program, std::vector<int64_t> parameters, const std::vector<Tensor> &inputs,
-         const std::vector<Tensor> &outputs, std::vector<int64_t> places, int64_t blocks, std::string name) {
-        return graph_given(device, program, parameters, inputs, outputs, places, blocks, name);
-      });
+         const std::vector<Tensor> &outputs, std::vector<int64_t> places, int64_t blocks,
+         std::string name) { return graph_given(device, program, parameters, inputs, outputs, places, blocks, name); });
   m.def("capture_drop() -> bool", TORCH_FN(capture_drop));
   m.def("release_graph(int graph) -> ()", TORCH_FN(release_graph));
   m.def("run_graph(int graph, Tensor[] inputs) -> Tensor[]", torch::CppFunction::makeFromBoxedFunction<&run_graph>());

@@ -96,7 +96,9 @@ def _leaf(x, table):
         return next(({"value": i} for i, v in enumerate(table) if v is x), None) or _value(x)  # one without elements
     if x is None or isinstance(x, bool | int | float | str):
         return {"constant": x}
-    raise ValueError(f"torch_tpu.export: {x!r} ({type(x).__name__}) cannot be kept in an artifact: only tensors, numbers and text can")
+    raise ValueError(
+        f"torch_tpu.export: {x!r} ({type(x).__name__}) cannot be kept in an artifact: only tensors, numbers and text can"
+    )
 
 
 def _spec(spec):

@@ -91,7 +91,9 @@ def _settings(mode, options):
     out["xla"] = _xla_lines(options.pop("xla", None))
     for name, value in options.items():
         if name not in _OPTIONS:
-            raise ValueError(f'torch.compile(backend="tpu"): unknown option {name!r}; known are {", ".join(sorted([*_OPTIONS, "xla"]))}')
+            raise ValueError(
+                f'torch.compile(backend="tpu"): unknown option {name!r}; known are {", ".join(sorted([*_OPTIONS, "xla"]))}'
+            )
         if value not in _OPTIONS[name]:
             known = ", ".join(map(repr, _OPTIONS[name]))
             raise ValueError(f'torch.compile(backend="tpu"): option {name!r}: expected one of {known}, got {value!r}')
@@ -575,7 +577,7 @@ class _Program:
                 error.add_note(f'while compiling {node.target} for torch.compile(backend="tpu"){_line(node)}')
             elif isinstance(error, RuntimeError) and self.plan.settings["xla"]:
                 given = ", ".join(line.removeprefix("// xla: ") for line in self.plan.settings["xla"].splitlines())
-                raise RuntimeError(f"torch.compile(backend=\"tpu\") with the options of XLA {given}: {error}") from error
+                raise RuntimeError(f'torch.compile(backend="tpu") with the options of XLA {given}: {error}') from error
             raise
         _megacache.record(ops.graph_entry(handle))
         if os.environ.get("TORCH_TPU_DUMP"):

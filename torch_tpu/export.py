@@ -328,7 +328,9 @@ class Program:
     def _leaves(self, args, kwargs):
         if self.in_spec is None:
             if kwargs or len(args) != len(self._arguments):
-                raise TypeError(f"{self._name}: expected {len(self._arguments)} tensors, got {len(args)} and {len(kwargs)} by name")
+                raise TypeError(
+                    f"{self._name}: expected {len(self._arguments)} tensors, got {len(args)} and {len(kwargs)} by name"
+                )
             return args
         order = self.in_spec.child(1).context
         if isinstance(order, list) and set(order) == set(kwargs):
@@ -411,7 +413,9 @@ def load(source, *, weights=None, device="tpu", inputs=None, outputs=None):
         return _make(text.encode(), made, leaves, weights or held, device, name)
     if begin == b"ML\xefR":
         if inputs is None or outputs is None:
-            raise ValueError(f"torch_tpu.export.load: {name} is MLIR bytecode: give inputs= and outputs=, tensors like what it takes and gives")
+            raise ValueError(
+                f"torch_tpu.export.load: {name} is MLIR bytecode: give inputs= and outputs=, tensors like what it takes and gives"
+            )
     else:
         try:
             inputs, outputs = _artifact.signature(text.decode())
@@ -427,7 +431,17 @@ def _make(text, made, leaves, weights, device, name):
     at = {id(v): i for i, v in enumerate(results)}
     result = [_Result(at[id(x)]) if id(x) in at else x for x in leaves]
     return Program(
-        text, made.inputs, made.outputs, made.arguments, made.in_spec, made.out_spec, result, made.random_blocks, weights, device, name
+        text,
+        made.inputs,
+        made.outputs,
+        made.arguments,
+        made.in_spec,
+        made.out_spec,
+        result,
+        made.random_blocks,
+        weights,
+        device,
+        name,
     )
 
 

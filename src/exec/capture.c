@@ -22,7 +22,7 @@ struct capture {
   bool refused;
   int regions;     /* of control flow that are open */
   const char *xla; /* tpu_capture_xla, or NULL */
-  arena mem;   /* of what inputs point to */
+  arena mem;       /* of what inputs point to */
 };
 
 /* ---- capturing ------------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* graph.h - the inside of a tpu_graph: a program and where its inputs come from and its outputs go. Made by capture.c from
- * what was captured, or by given.c from a text. */
+/* graph.h - the inside of a tpu_graph: a program and where its inputs come from and its outputs go. Made by capture.c
+ * from what was captured, or by given.c from a text. */
 #ifndef TPU_EXEC_GRAPH_H
 #define TPU_EXEC_GRAPH_H
 #include "exec/exec.h"

@@ -216,8 +216,8 @@ static val repeated(op_ctx *c, val x, int64_t count) {
 }
 
 /* Products of groups, which end at offsets along the dim that only the 2-d operands have: rows of a ([n, k] x
- * [groups, k, m] -> [n, m]), columns of b ([groups, n, k] x [k, m] -> [n, m]), or what is summed over ([n, k] x [k, m] ->
- * [groups, n, m]). Places past the last offset are in no group: zeros. */
+ * [groups, k, m] -> [n, m]), columns of b ([groups, n, k] x [k, m] -> [n, m]), or what is summed over ([n, k] x [k, m]
+ * -> [groups, n, m]). Places past the last offset are in no group: zeros. */
 OP(grouped_mm, "aten::_grouped_mm") {
   val a = T(0), b = T(1), out;
   if (ir_failed(G)) return;

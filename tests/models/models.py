@@ -22,7 +22,14 @@ LIMIT = 1e-4
 NEW_TOKENS = 6
 VOCABULARY = 99
 SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-DECODER = {**SMALL, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0, "eos_token_id": None}
+DECODER = {
+    **SMALL,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
@@ -101,7 +108,15 @@ def t5():
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
-        vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, dropout_rate=0.0, decoder_start_token_id=0, eos_token_id=None
+        vocab_size=VOCABULARY,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_heads=4,
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
+        eos_token_id=None,
     )
     given = tokens()
     return T5ForConditionalGeneration(config), {**given, "labels": tokens(seed=2)["input_ids"]}, given
@@ -214,7 +229,9 @@ def forward(model, call, given):
     import torch
 
     with torch.no_grad():
-        return outputs(call(**given, use_cache=False) if model.config.is_encoder_decoder or hasattr(model, "lm_head") else call(**given))
+        return outputs(
+            call(**given, use_cache=False) if model.config.is_encoder_decoder or hasattr(model, "lm_head") else call(**given)
+        )
 
 
 def gradients(model, call, given):
@@ -234,12 +251,15 @@ def step(model, call, given, compiled):
 
 
 def generate(model, given, cache):
-    return model.generate(**given, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False, cache_implementation=cache)
+    return model.generate(
+        **given, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False, cache_implementation=cache
+    )
 
 
 def one(name):
     """Runs a model; {"cells": {cell: {kind: difference or text of an error}}, ...}."""
     import torch
+
     from torch_tpu import _core
 
     warnings.simplefilter("ignore")

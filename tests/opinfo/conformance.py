@@ -149,7 +149,7 @@ def model_lines(found):
         "",
         "## Models of transformers",
         "",
-        f"Models of `transformers` {found['transformers']} with tiny configurations and random weights, eager / compiled (`torch.compile(backend=\"tpu\")`,",
+        f'Models of `transformers` {found["transformers"]} with tiny configurations and random weights, eager / compiled (`torch.compile(backend="tpu")`,',
         "the optimizer's step too), float32, against torch's CPU device: the largest difference, relative to the largest value of the tensor; above",
         f"{found['limit']:g} it is a failure. `generate` has to give the same tokens; with a static cache it must also make no program when it generates the same",
         "again. With a dynamic cache the compiled forward pass has symbolic sizes. `./dev models` measures, and writes this table.",

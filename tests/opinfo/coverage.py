@@ -1373,7 +1373,9 @@ def main():
         default="",
         help=f"comma list of {','.join(VARIANTS)}, or all; given bare: inplace,out",
     )
-    p.add_argument("--compile", nargs="?", const="tpu", default="", metavar="BACKEND", help="each call by torch.compile (backend tpu)")
+    p.add_argument(
+        "--compile", nargs="?", const="tpu", default="", metavar="BACKEND", help="each call by torch.compile (backend tpu)"
+    )
     p.add_argument("--timeout", type=float, default=60, help="seconds per op x dtype (default 60)")
     p.add_argument("--start-timeout", type=float, default=180)
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

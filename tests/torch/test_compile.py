@@ -881,7 +881,11 @@ def test_xla_options(tmp_path):
     close(compiled(fn, options={"xla": {"xla_dump_to": str(folder)}})(x.to(DEVICE)), fn(x))
     assert any(folder.iterdir())
     before = torch.tpu.cache_stats()
-    plain = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True, "xla_multiheap_size_constraint_per_heap": -1}
+    plain = {
+        "xla_backend_optimization_level": 1,
+        "xla_llvm_disable_expensive_passes": True,
+        "xla_multiheap_size_constraint_per_heap": -1,
+    }
     close(compiled(fn, options={"xla": plain})(x.to(DEVICE)), fn(x))
     synchronize()
     after = torch.tpu.cache_stats()
@@ -929,7 +933,6 @@ def test_dump(tmp_path):
         assert " dot(" in (folder / f"{stem}.hlo.txt").read_text()
         for f in folder.glob("*.mlir"):
             assert f.with_suffix(".hlo_with_config.pb").stat().st_size > 0
-
 
 
 @device_only
@@ -1074,5 +1077,7 @@ def test_cache_artifacts(tmp_path):
 @device_only
 def test_second_process_compiles_nothing(tmp_path):
     for _ in range(2):
-        out = run_python(LOGGED + "torch.tpu.synchronize(); print(torch.tpu.compile_count())", TORCH_TPU_CACHE_DIR=str(tmp_path)).stdout
+        out = run_python(
+            LOGGED + "torch.tpu.synchronize(); print(torch.tpu.compile_count())", TORCH_TPU_CACHE_DIR=str(tmp_path)
+        ).stdout
     assert out.split() == ["0"]

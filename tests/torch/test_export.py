@@ -382,7 +382,9 @@ def test_bad_arguments(tmp_path):
         program(x, total)
     with pytest.raises(TypeError, match="x: expected a tensor, got int"):
         program(1, total, scale=scale)
-    with pytest.raises(ValueError, match=r"x: expected a torch.float32 tensor of the sizes \[2, 3\], got torch.float32 and \[3, 2\]"):
+    with pytest.raises(
+        ValueError, match=r"x: expected a torch.float32 tensor of the sizes \[2, 3\], got torch.float32 and \[3, 2\]"
+    ):
         program(x.t(), total, scale=scale)
     with pytest.raises(ValueError, match=r"total: expected a torch.float32 .*got torch.float64"):
         program(x, total.double(), scale=scale)
