@@ -1054,7 +1054,7 @@ print(torch.tpu.compile_count(), torch.tpu.cache_stats()["disk_hits"])
 
 @device_only
 def test_cache_artifacts(tmp_path):
-    """Forward and backward executables go where torch.compiler.load_cache_artifacts takes them; a damaged one is compiled again."""
+    """Forward and backward executables go where torch.compiler.load_cache_artifacts takes them."""
     script = tmp_path / "script.py"
     script.write_text(SAVES)
 
@@ -1066,12 +1066,6 @@ def test_cache_artifacts(tmp_path):
     loaded = run("two", "load")
     assert "compiled forward" not in loaded.stderr and "compiled backward" not in loaded.stderr
     assert int(loaded.stdout.split()[1]) >= 2
-    data = bytearray((tmp_path / "artifacts").read_bytes())
-    kept = [f.read_bytes() for f in (tmp_path / "one").glob("*.tpux")]
-    at = max(data.find(k) + len(k) // 2 for k in kept if k in data)
-    data[at] ^= 255
-    (tmp_path / "artifacts").write_bytes(data)
-    assert "executable cache" in run("three", "load").stderr
 
 
 @device_only
