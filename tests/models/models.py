@@ -1,7 +1,8 @@
 """Models of the `transformers` package, with tiny configurations and random weights, on `tpu` against torch's CPU device.
 
-    python tests/models/models.py                runs all of them, and writes tests/models/found.json and docs/conformance.md
-    python tests/models/models.py Llama T5       runs these, prints what was found and writes nothing
+    python tests/models/models.py                      runs all of them, and writes tests/models/found.json and docs/conformance.md
+    python tests/models/models.py Llama T5             runs these; what was found of others stays
+    python tests/models/models.py --cells forward      runs these columns only
 
 Each model runs in a process of its own. A cell is the largest difference from the CPU, relative to the largest value of the tensor; it fails
 above LIMIT. What is generated has to be the same tokens.
@@ -18,6 +19,7 @@ import traceback
 import warnings
 
 HERE = pathlib.Path(__file__).resolve().parent
+FOUND = HERE / "found.json"
 LIMIT = 1e-4
 NEW_TOKENS = 6
 VOCABULARY = 99
@@ -256,7 +258,7 @@ def generate(model, given, cache):
     )
 
 
-def one(name):
+def one(name, wanted):
     """Runs a model; {"cells": {cell: {kind: difference or text of an error}}, ...}."""
     import torch
 
@@ -273,6 +275,8 @@ def one(name):
     torch.tpu.init()
 
     def measure(cell, kind, fn):
+        if wanted not in cell:
+            return
         torch._dynamo.reset()
         started = time.monotonic()
         try:
@@ -306,7 +310,7 @@ def one(name):
         measure("loss and gradients", kind, lambda run=run: difference(run(gradients), want["loss and gradients"]))
         measure("step of AdamW", kind, lambda run=run, c=compiled: difference(run(step, c), want["step of AdamW"]))
     for cache in ("dynamic", "static") if prompt is not None else ():
-        expected = generate(copy.deepcopy(model), prompt, cache)
+        expected = generate(copy.deepcopy(model), prompt, cache) if wanted in f"generate, {cache} cache" else None
         for kind in KINDS:
 
             def run(cache=cache, compiled=kind == "compiled", expected=expected):
@@ -340,8 +344,8 @@ def passes(found):
     return isinstance(found, float) and found <= LIMIT
 
 
-def run(name, timeout):
-    command = [sys.executable, __file__, "--one", name]
+def run(name, cells, timeout):
+    command = [sys.executable, __file__, "--one", name, "--cells", cells]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=timeout, check=False)
         if done.returncode == 0:
@@ -349,34 +353,44 @@ def run(name, timeout):
         text = f"the process ended with {done.returncode}"
     except subprocess.TimeoutExpired:
         text = f"more than {timeout} s"
-    return {"cells": {c: dict.fromkeys(KINDS, text) for c in CELLS}, "faults": [text], "fell_back": {}}
+    return {"cells": {c: dict.fromkeys(KINDS, text) for c in CELLS if cells in c}, "faults": [text], "fell_back": {}}
+
+
+def keep(name, found):
+    """Puts what was found of a model into found.json."""
+    import torch
+    import transformers
+
+    kept = json.loads(FOUND.read_text()) if FOUND.exists() else {"models": {}}
+    kept |= {"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0], "limit": LIMIT}
+    models = kept["models"]
+    before = models.get(name, {"cells": {c: {} for c in CELLS}, "fell_back": []})
+    cells = {c: found["cells"].get(c) or before["cells"].get(c, {}) for c in CELLS}
+    models[name] = {"cells": cells, "fell_back": sorted({*before["fell_back"], *found["fell_back"]})}
+    kept["models"] = {n: models[n] for n in MODELS if n in models}
+    FOUND.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", choices=[*MODELS, []], help="all, when none is named")
+    parser.add_argument("--cells", default="", metavar="TEXT", help="columns whose title contains this")
     parser.add_argument("--one", choices=MODELS, help=argparse.SUPPRESS)
     parser.add_argument("--timeout", type=int, default=1800, help="seconds for one model")
     a = parser.parse_args()
     if a.one:
-        print(json.dumps(one(a.one)))
+        print(json.dumps(one(a.one, a.cells)))
         return
-    import torch
-    import transformers
-
-    found = {name: run(name, a.timeout) for name in a.names or MODELS}
-    for name, f in found.items():
-        for fault in f["faults"]:
+    good = True
+    for name in a.names or MODELS:
+        found = run(name, a.cells, a.timeout)
+        keep(name, found)
+        for fault in found["faults"]:
             print(f"\n---- {name}: {fault}")
-        print(f"{name}: fell back: {f['fell_back'] or 'nothing'}")
-    if not a.names:
-        kept = {"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0], "limit": LIMIT, "models": {}}
-        for name, f in found.items():
-            kept["models"][name] = {"cells": f["cells"], "fell_back": sorted(f["fell_back"])}
-        (HERE / "found.json").write_text(json.dumps(kept, indent=1) + "\n")
-        subprocess.run([sys.executable, HERE.parent / "opinfo/conformance.py", "docs"], check=True)
-    if not all(passes(v) for f in found.values() for cell in f["cells"].values() for v in cell.values()):
-        sys.exit(1)
+        print(f"{name}: fell back: {found['fell_back'] or 'nothing'}", flush=True)
+        good &= all(passes(v) for cell in found["cells"].values() for v in cell.values())
+    subprocess.run([sys.executable, HERE.parent / "opinfo/conformance.py", "docs"], check=True)
+    sys.exit(not good)
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ def model_lines(found):
             kinds = model["cells"][cell]
             good += sum(isinstance(v, float) and v <= found["limit"] for v in kinds.values())
             total += len(kinds)
-            row.append(" / ".join(text(v) for v in kinds.values()))
+            row.append(" / ".join(text(v) for v in kinds.values()) or "does not generate")
         fell = f" (fell back: {', '.join(model['fell_back'])})" if model["fell_back"] else ""
         lines.append(f"| {name}{fell} | {' | '.join(row)} |")
     return [*lines, "", f"{good} of {total} cells pass."]

@@ -800,6 +800,7 @@ GROUPED = {
 }
 
 
+@device_only
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", GROUPED)
 def test_grouped_mm(name, dtype):
