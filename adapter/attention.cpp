@@ -12,21 +12,26 @@ namespace {
 using at::Tensor;
 using OptTensor = std::optional<Tensor>;
 
+// Sizes may be symbols of torch.compile; what is not known of them is no.
+bool same(const c10::SymInt &a, const c10::SymInt &b) { return TORCH_GUARD_OR_FALSE(a.sym_eq(b)); }
+
 bool fused_fits(const Tensor &q, const Tensor &k, const Tensor &v, const OptTensor &mask, double dropout, bool gqa) {
-  if (dropout != 0 || q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || !q.numel() || !k.numel() || !v.numel())
-    return false;
+  if (dropout != 0 || q.dim() != 4 || k.dim() != 4 || v.dim() != 4) return false;
   if (!at::isFloatingType(q.scalar_type()) || k.scalar_type() != q.scalar_type() ||
       v.scalar_type() != q.scalar_type() || q.is_nested() || k.is_nested() || v.is_nested())
     return false;
-  if (q.size(0) != k.size(0) || q.size(0) != v.size(0) || k.size(1) != v.size(1) || k.size(2) != v.size(2) ||
-      q.size(3) != k.size(3) || (gqa ? q.size(1) % k.size(1) : q.size(1) - k.size(1)) != 0)
+  for (const Tensor &t : {q, k, v})
+    if (!TORCH_GUARD_OR_FALSE(t.sym_numel().sym_ne(0))) return false;
+  const auto qs = q.sym_sizes(), ks = k.sym_sizes(), vs = v.sym_sizes();
+  if (!same(qs[0], ks[0]) || !same(qs[0], vs[0]) || !same(ks[1], vs[1]) || !same(ks[2], vs[2]) || !same(qs[3], ks[3]) ||
+      !(gqa ? same(qs[1] % ks[1], 0) : same(qs[1], ks[1])))
     return false;
   if (!mask || !mask->defined()) return true;
   if (mask->requires_grad() || mask->dim() > 4 || !mask->is_privateuseone()) return false;
-  const int64_t want[4] = {q.size(0), q.size(1), q.size(2), k.size(2)};
+  const c10::SymInt want[4] = {qs[0], qs[1], qs[2], ks[2]};
   for (int64_t i = 0; i < mask->dim(); i++) {
-    const int64_t n = mask->size(mask->dim() - 1 - i);
-    if (n != 1 && n != want[3 - i]) return false;
+    const c10::SymInt n = mask->sym_size(mask->dim() - 1 - i);
+    if (!same(n, 1) && !same(n, want[3 - i])) return false;
   }
   return true;
 }

@@ -1,5 +1,5 @@
 // graph.cpp - torch.compile's graphs: operators that begin, feed and end a capture, and the one that runs a graph. They
-// are operators so that Python reaches them through PyTorch's own calls; torch_tpu/compile.py is their only user.
+// are operators so that Python reaches them through PyTorch's own calls: torch_tpu/compile.py, export.py and aot.
 #include <mutex>
 
 #include "adapter/kernel.h"
@@ -151,13 +151,63 @@ std::vector<int64_t> graph_layout(int64_t handle, int64_t result) {
   return {p, p + n};
 }
 
-// Ahead-of-time compiles look at a graph: its StableHLO, and what the program's parameters and outputs are.
-std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>> graph_text(int64_t handle) {
+// Ahead-of-time compiles look at a graph: its StableHLO, what the program's parameters and outputs are, and by how much
+// a run moves the generator on.
+std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>, int64_t> graph_text(int64_t handle) {
   const tpu_graph *g = graph_at(handle)->graph;
   std::vector<int64_t> parameters, outputs;
   for (int i = 0, k; (k = tpu_graph_parameter(g, i)) != -3; i++) parameters.push_back(k);
   for (int i = 0, k; (k = tpu_graph_output(g, i)) != -3; i++) outputs.push_back(k);
-  return {tpu_graph_text(g), std::move(parameters), std::move(outputs)};
+  return {tpu_graph_text(g), std::move(parameters), std::move(outputs), tpu_graph_blocks(g)};
+}
+
+// A program that was not captured: program, its StableHLO as bytes; inputs and outputs on the meta device.
+int64_t graph_given(c10::Device device, const Tensor &program, const std::vector<int64_t> &parameters,
+                    const std::vector<Tensor> &inputs, const std::vector<Tensor> &outputs,
+                    const std::vector<int64_t> &places, int64_t blocks, const std::string &name) {
+  TORCH_CHECK(device.is_privateuseone(), "torch_tpu: a program is made for a tpu device, not for ", device);
+  TORCH_CHECK(program.is_cpu() && program.scalar_type() == c10::kByte && program.is_contiguous() &&
+                  places.size() == outputs.size(),
+              "torch_tpu: graph_given: expected the program as bytes, and a place for each output");
+  const auto describe = [](const std::vector<Tensor> &tensors) {
+    std::vector<tpu_tensor> out(tensors.size());
+    for (size_t i = 0; i < tensors.size(); i++) {
+      out[i].sizes = tensors[i].sizes().data();
+      out[i].ndim = static_cast<int32_t>(tensors[i].dim());
+      out[i].dtype = static_cast<uint8_t>(tensors[i].scalar_type());
+    }
+    return out;
+  };
+  const auto in = describe(inputs), out = describe(outputs);
+  const std::vector<int> from(parameters.begin(), parameters.end()), to(places.begin(), places.end());
+  tpu_given given{};
+  given.device = device.has_index() ? device.index() : tpu_get_device();
+  given.text = static_cast<const char *>(program.const_data_ptr());
+  given.len = static_cast<size_t>(program.numel());
+  given.inputs = in.data();
+  given.ninputs = static_cast<int>(in.size());
+  given.parameters = from.data();
+  given.nparameters = static_cast<int>(from.size());
+  given.outputs = out.data();
+  given.places = to.data();
+  given.noutputs = static_cast<int>(out.size());
+  given.blocks = blocks;
+  auto g = std::make_unique<Graph>();
+  throw_if(tpu_graph_given(&given, "exported program", name.c_str(), &g->graph));
+  tpu_graph_describe(g->graph, &g->info);
+  return reinterpret_cast<int64_t>(g.release());
+}
+
+std::string graph_hash(int64_t handle) {
+  char hex[33];
+  tpu_graph_hash(graph_at(handle)->graph, hex);
+  return hex;
+}
+
+std::string graph_entry(int64_t handle) {
+  char hex[33];
+  tpu_graph_entry(graph_at(handle)->graph, hex);
+  return hex;
 }
 
 void release_graph(int64_t handle) { delete graph_at(handle); }
@@ -266,7 +316,16 @@ TORCH_LIBRARY(torch_tpu, m) {
         return capture_end_bucket(outputs, kind, name, samples, values, layouts, layout_sizes, flat);
       });
   m.def("graph_layout(int graph, int result) -> int[]", TORCH_FN(graph_layout));
-  m.def("graph_text(int graph) -> (str, int[], int[])", TORCH_FN(graph_text));
+  m.def("capture_xla(str lines) -> ()", [](std::string lines) { throw_if(tpu_capture_xla(lines.c_str())); });
+  m.def("graph_hash(int graph) -> str", TORCH_FN(graph_hash));
+  m.def("graph_entry(int graph) -> str", TORCH_FN(graph_entry));
+  m.def("graph_text(int graph) -> (str, int[], int[], int)", TORCH_FN(graph_text));
+  m.def(
+      "graph_given(Device device, Tensor program, int[] parameters, Tensor[] inputs, Tensor[] outputs, int[] places, "
+      "int blocks, str name) -> int",
+      [](c10::Device device, const Tensor &program, std::vector<int64_t> parameters, const std::vector<Tensor> &inputs,
+         const std::vector<Tensor> &outputs, std::vector<int64_t> places, int64_t blocks,
+         std::string name) { return graph_given(device, program, parameters, inputs, outputs, places, blocks, name); });
   m.def("capture_drop() -> bool", TORCH_FN(capture_drop));
   m.def("release_graph(int graph) -> ()", TORCH_FN(release_graph));
   m.def("run_graph(int graph, Tensor[] inputs) -> Tensor[]", torch::CppFunction::makeFromBoxedFunction<&run_graph>());

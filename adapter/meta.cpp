@@ -125,11 +125,14 @@ bool adds_no_slice(const Frame &f) {
   return f.args[2].toTensor().numel() == 0 && source.numel() == 0 && source.dim() == self.dim();
 }
 
+// PyTorch's shape function is that of its CUDA kernel and refuses what other devices take; the row says it all.
+bool speaks_for_cuda(const Frame &f) { return f.kernel->handle.schema().name() == "aten::_grouped_mm"; }
+
 // Runs the operator on meta tensors; the results are left on `stack`. Real errors are thrown.
 Outcome run_meta(Frame &f, MetaArgs &m, torch::jit::Stack &stack) {
   const Kernel &k = *f.kernel;
   if (!k.meta && !k.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) return Outcome::unknown;
-  if (adds_no_slice(f)) return Outcome::unknown;
+  if (adds_no_slice(f) || speaks_for_cuda(f)) return Outcome::unknown;
   for (size_t i = 0; i < k.args.size(); i++) stack.push_back(m.convert(f.args[i], k.args[i].kind));
   at::AutoDispatchBelowADInplaceOrView below;
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);

@@ -304,6 +304,11 @@ TPU_API bool tpu_capture_drop(void);
 /* Notes that the capture cannot do `what` ("reads a value on the host"), and gives the error that says so. */
 TPU_API TPU_MUST tpu_err *tpu_capture_refuse(const char *what);
 
+/* XLA's compile options for the program of this capture: lines `// xla: NAME = VALUE`, where a value is true, false, an
+ * integer, a number with a point or an exponent, or text in quotation marks. They become the end of the program's text,
+ * and so of its name in every cache. */
+TPU_API TPU_MUST tpu_err *tpu_capture_xla(const char *lines);
+
 /* A store that holds the generator's state, two uint64, as it will be at this place of the run; and from now on draws
  * with such a state, which does not move on (NULL: with the generator's own again). For recomputing what was drawn. */
 TPU_API TPU_MUST tpu_err *tpu_capture_rng_state(tpu_store **out);
@@ -361,6 +366,27 @@ TPU_API int tpu_graph_parameter(const tpu_graph *g, int i);
 /* Where the program's output i goes: the number of the input that it is written to; -1: a new store. -3 past the end.
  */
 TPU_API int tpu_graph_output(const tpu_graph *g, int i);
+
+/* A program that somebody gives as StableHLO, instead of a capture: text, or what else the plugin reads, with one
+ * function @main. Tensors: their sizes and dtypes; all are dense and row-major. */
+typedef struct {
+  int device;
+  const char *text;
+  size_t len;
+  const tpu_tensor *inputs; /* what tpu_graph_run gets */
+  const int *parameters;    /* of @main: numbers of inputs, or -1: the generator's state */
+  const tpu_tensor *outputs;
+  const int *places; /* where they go: the number of the input that is written, or -1: a result */
+  int ninputs, nparameters, noutputs;
+  int64_t blocks; /* by how much a run moves the generator on; tpu_graph_blocks */
+} tpu_given;
+/* Compiles it, or finds it in a cache. op lives for the process; all else is copied. */
+TPU_API TPU_MUST tpu_err *tpu_graph_given(const tpu_given *given, const char *op, const char *name, tpu_graph **out);
+TPU_API int64_t tpu_graph_blocks(const tpu_graph *g);
+/* The hash that the files of TORCH_TPU_DUMP are named by, 32 digits; "" when nothing runs. */
+TPU_API void tpu_graph_hash(const tpu_graph *g, char out[33]);
+/* The name of its executable in a cache folder, without the suffix ".tpux"; "" when there is none. */
+TPU_API void tpu_graph_entry(const tpu_graph *g, char out[33]);
 
 typedef struct tpu_topology tpu_topology; /* lives for the process */
 typedef struct {

@@ -300,6 +300,7 @@ class Buckets:
                 [len(layout) for layout in given],
                 flags,
             )
+            part.made(handle)
             info.update(kinds=kinds, outputs=what, saved={n: ops.graph_layout(handle, i) for n, i in saved.items()})
             return part.new_handle(handle)
 

@@ -38,6 +38,25 @@ def _hook_dlpack_device():
     torch.Tensor.__dlpack_device__ = __dlpack_device__
 
 
+def _hook_fake_impls(module):
+    """Shapes of _grouped_mm under torch.compile: PyTorch has the function of its CUDA kernel, which takes bfloat16 alone, with
+    strides of whole 16 bytes. Upstream: torch/_meta_registrations.py, meta_grouped_mm."""
+    import torch
+
+    @module.register_op_impl(torch.ops.aten._grouped_mm.default)
+    def grouped_mm(fake_mode, func, a, b, offs=None, bias=None, out_dtype=None):
+        if a.device.type != "tpu":
+            return NotImplemented
+        sizes = [a.shape[0] if a.dim() == 3 else offs.shape[0]] if a.dim() == b.dim() else []
+        with fake_mode:
+            return a.new_empty([*sizes, a.shape[-2], b.shape[-1]], dtype=out_dtype)
+
+
+def _hook_cache_artifacts(module):
+    """Executables among the artifacts of torch.compiler.save_cache_artifacts; a process that loads some has to know the kind."""
+    from torch_tpu import _megacache  # noqa: F401
+
+
 # ---- other packages --------------------------------------------------------------------------------------------------
 
 
@@ -103,6 +122,8 @@ def _hook_flex_attention(module):
 
 
 _PACKAGES = {
+    "torch.compiler._cache": _hook_cache_artifacts,
+    "torch._subclasses.fake_impls": _hook_fake_impls,
     "torch.nn.attention.flex_attention": _hook_flex_attention,
     "safetensors": _hook_safetensors,
     "safetensors.torch": _hook_safetensors_torch,

@@ -16,7 +16,7 @@ from torch._prims import rng_prims
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from torch_tpu import _buckets
+from torch_tpu import _buckets, _megacache
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTIONS = {
@@ -87,19 +87,40 @@ def _settings(mode, options):
     if mode is not None and mode not in _MODES:
         raise ValueError(f'torch.compile(backend="tpu"): unknown mode {mode!r}; expected one of {", ".join(_MODES)}')
     out = {name: values[0] for name, values in _OPTIONS.items()}
-    out["buckets"] = "auto"
-    for name, value in (options or {}).items():
-        if name == "buckets":
-            out[name] = _buckets.check(value)
-            continue
+    options = dict(options or {})
+    out["xla"] = _xla_lines(options.pop("xla", None))
+    out["buckets"] = _buckets.check(options.pop("buckets", "auto"))
+    for name, value in options.items():
         if name not in _OPTIONS:
-            known = ", ".join(sorted((*_OPTIONS, "buckets")))
+            known = ", ".join(sorted([*_OPTIONS, "buckets", "xla"]))
             raise ValueError(f'torch.compile(backend="tpu"): unknown option {name!r}; known are {known}')
         if value not in _OPTIONS[name]:
             known = ", ".join(map(repr, _OPTIONS[name]))
             raise ValueError(f'torch.compile(backend="tpu"): option {name!r}: expected one of {known}, got {value!r}')
         out[name] = value
     return out
+
+
+def _xla_lines(options):
+    """XLA's compile options as the core takes them (tpu_capture_xla)."""
+    if options is not None and not isinstance(options, dict):
+        raise TypeError(f"torch.compile(backend=\"tpu\"): option 'xla': expected {{name: value}}, got {type(options).__name__}")
+    lines = ""
+    for name, value in (options or {}).items():
+        if not isinstance(name, str) or not name.replace("_", "").isalnum():
+            raise ValueError(f"torch.compile(backend=\"tpu\"): option 'xla': {name!r} is no name of an option")
+        if type(value) is bool:
+            text = "true" if value else "false"
+        elif type(value) is int and -(1 << 63) <= value < 1 << 63 or type(value) is float:
+            text = repr(value)
+        elif type(value) is str and "\n" not in value:
+            text = f'"{value}"'
+        else:
+            raise ValueError(
+                f"torch.compile(backend=\"tpu\"): option 'xla': {name}: expected a bool, an int of 64 bits, a float or a line of text, got {value!r}"
+            )
+        lines += f"// xla: {name} = {text}\n"
+    return lines
 
 
 def compile_graph(gm, kind, settings, shared=None):
@@ -553,9 +574,10 @@ class _Program:
         with _plain_kernels():
             return self._capture(values, end)
 
-    @staticmethod
-    def _begin(device, end):
+    def _begin(self, device, end):
         torch.ops.torch_tpu.capture_begin(device)
+        if self.plan.settings["xla"]:
+            torch.ops.torch_tpu.capture_xla(self.plan.settings["xla"])
         if end is not None:
             torch.ops.torch_tpu.capture_sizes_vary()
 
@@ -591,9 +613,18 @@ class _Program:
                 raise _Refused(node) from error
             if node is not None and isinstance(error, Exception):
                 error.add_note(f'while compiling {node.target} for torch.compile(backend="tpu"){_line(node)}')
+            elif isinstance(error, RuntimeError) and self.plan.settings["xla"]:
+                given = ", ".join(line.removeprefix("// xla: ") for line in self.plan.settings["xla"].splitlines())
+                raise RuntimeError(f'torch.compile(backend="tpu") with the options of XLA {given}: {error}') from error
             raise
+        self.made(handle)
         numbers = {i: v for i, v in enumerate(outputs) if not _on_tpu(v)}
         return _Compiled(handle, takes, numbers, len(outputs))
+
+    def made(self, handle):
+        _megacache.record(torch.ops.torch_tpu.graph_entry(handle))
+        if os.environ.get("TORCH_TPU_DUMP"):
+            _dump(torch.ops.torch_tpu.graph_hash(handle), self)
 
     def name(self):
         line = next((_line(n) for n in self.nodes if _line(n)), "")
@@ -610,6 +641,26 @@ class _Program:
         if node.target not in _warned:
             _warned.add(node.target)
             warnings.warn(f"{text}; it runs by itself between two programs", UserWarning, stacklevel=2)
+
+
+def _dump(name, part):
+    """Beside the core's files of a program: its FX graph, and what XLA made of it as text."""
+    folder = os.environ["TORCH_TPU_DUMP"]
+    stem = next((f.removesuffix(".mlir") for f in sorted(os.listdir(folder)) if f.endswith(f".{name}.mlir")), None)
+    if not name or stem is None:
+        return
+    stem = os.path.join(folder, stem)
+    lines = [f"# {part.name()}"]
+    if len(part.nodes) != sum(n.op == "call_function" for n in part.plan.gm.graph.nodes):
+        lines.append(f"# A part of the graph: {', '.join(n.name for n in part.nodes)}")
+    lines.append(part.plan.gm.print_readable(print_output=False, include_stride=True, include_device=True))
+    with open(f"{stem}.fx.py", "w", encoding="utf-8") as f:
+        f.write("\n".join(lines) + "\n")
+    with contextlib.suppress(OSError), open(f"{stem}.hlo_with_config.pb", "rb") as f:
+        from torch_tpu.aot import _hlo
+
+        with open(f"{stem}.hlo.txt", "w", encoding="utf-8") as out:
+            out.write(_hlo.read(f.read()).text(fused=True))
 
 
 class _Refused(Exception):

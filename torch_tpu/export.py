@@ -1,5 +1,7 @@
-"""torch_tpu.export: a torch.export.ExportedProgram as StableHLO text: docs/export.md."""
+"""torch_tpu.export: a torch.export.ExportedProgram as StableHLO, and StableHLO as a program that runs: docs/export.md."""
 
+import contextlib
+import os
 import re
 from dataclasses import dataclass
 
@@ -7,11 +9,11 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from torch_tpu import _core
+from torch_tpu import _artifact, _core
 from torch_tpu import compile as _compile
 from torch_tpu.aot._trace import RANDOM_STATE, Value
 
-__all__ = ["StableHLO", "Value", "to_stablehlo"]
+__all__ = ["Program", "StableHLO", "Value", "load", "to_stablehlo"]
 
 _INPUTS = {
     InputKind.USER_INPUT: "argument",
@@ -19,6 +21,7 @@ _INPUTS = {
     InputKind.BUFFER: "buffer",
     InputKind.CONSTANT_TENSOR: "constant",
 }
+_WEIGHTS = ("parameter", "buffer", "constant")
 _OUTPUTS = {
     OutputKind.USER_OUTPUT: "result",
     OutputKind.BUFFER_MUTATION: "buffer",
@@ -40,10 +43,13 @@ class StableHLO:
 
     text: str
     inputs: list  # of @main in order, as Value (name, kind, shape, dtype); what the program does not read is left out
-    outputs: list  # of @main in order: first what is mutated (kind buffer, parameter, argument), then kind result
+    outputs: list  # of @main in order: first what is mutated (kind buffer, parameter, argument), then kind result; none without elements
     in_spec: pytree.TreeSpec  # of (args, kwargs) of the exported program
     out_spec: pytree.TreeSpec  # of what the module returns
     result: object  # what the module returns, with Values in place of tensors
+    arguments: list  # leaves of (args, kwargs) in order, with Values in place of tensors
+    weights: dict  # {name: tensor}: the parameters, buffers and constants among the inputs, as they were exported
+    random_blocks: int  # by how much a run moves the generator on
 
     @property
     def input_names(self):
@@ -59,6 +65,17 @@ class StableHLO:
         """Writes the text."""
         with open(path, "w", encoding="utf-8") as f:
             f.write(self.text)
+
+    def save_artifact(self, path, *, weights="inside"):
+        """Writes one file that `load` makes a program of: the text, names, types, and how arguments and results are nested.
+
+        weights: "inside" the file; "beside" it, in PATH.safetensors; or "none": they are given to `load`."""
+        if weights not in ("inside", "beside", "none"):
+            raise ValueError(f"torch_tpu.export: save_artifact: weights: expected 'inside', 'beside' or 'none', got {weights!r}")
+        if weights != "none":
+            for name, t in self.weights.items():
+                _with_value(t, name, "written", "weights='none'")
+        _artifact.write(path, self, weights)
 
 
 def to_stablehlo(exported_program, *, weights="arguments"):
@@ -79,7 +96,7 @@ def to_stablehlo(exported_program, *, weights="arguments"):
     _to_device(ep.graph_module, device)
     inputs = [(_input(spec), spec) for spec in ep.graph_signature.input_specs]
     with _compile._plain_kernels():
-        text, parameters, values, leaves = _capture(ep, inputs, device)
+        text, parameters, values, leaves, blocks = _capture(ep, inputs, device)
     if not text:
         raise ValueError("torch_tpu.export.to_stablehlo: the program returns no tensor and mutates none")
     taken = [inputs[p][0] if p >= 0 else RANDOM_STATE for p in parameters]
@@ -87,12 +104,24 @@ def to_stablehlo(exported_program, *, weights="arguments"):
         mutated = {v.name for v in values if v.kind in ("buffer", "parameter")}
         baked = {}
         for i, (p, v) in enumerate(zip(parameters, taken, strict=True)):
-            if v.kind in ("parameter", "buffer", "constant") and v.name not in mutated:
-                baked[i] = _tensor(exported_program, inputs[p][1])
+            if v.kind in _WEIGHTS and v.name not in mutated:
+                t = _held(exported_program, inputs[p][1].target)
+                baked[i] = _with_value(t, v.name, "a constant", "weights='arguments'")
         text = _with_constants(text, baked)
         taken = [v for i, v in enumerate(taken) if i not in baked]
     spec = ep.call_spec.out_spec
-    return StableHLO(text, taken, values, ep.call_spec.in_spec, spec, pytree.tree_unflatten(leaves, spec))
+    held = {v.name: s for v, s in inputs if v.kind in _WEIGHTS and any(v is t for t in taken)}
+    return StableHLO(
+        text,
+        taken,
+        values,
+        ep.call_spec.in_spec,
+        spec,
+        pytree.tree_unflatten(leaves, spec),
+        [v if v.dtype is not None else s.arg.value for v, s in inputs if s.kind == InputKind.USER_INPUT],
+        {name: _held(exported_program, s.target) for name, s in held.items()},
+        blocks,
+    )
 
 
 def _input(spec):
@@ -136,7 +165,8 @@ def _stand_in(value, name, device):
 
 
 def _capture(ep, inputs, device):
-    """The text, which input each of its parameters is, its outputs, and the leaves of what the module returns."""
+    """The text, which input each of its parameters is, its outputs, the leaves of what the module returns, and by how much the
+    generator moves on."""
     ops, nodes, node = torch.ops.torch_tpu, list(ep.graph_module.graph.nodes), None
     place = lambda: _compile._line(node).removeprefix(" at ") or None if node is not None else None  # noqa: E731
     ops.capture_begin(device, True)
@@ -174,9 +204,10 @@ def _capture(ep, inputs, device):
             if isinstance(leaf, torch.Tensor):
                 # Each output is a tensor of its own: not an input, a view or another output.
                 t = leaf.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-                outputs.append(t)
                 leaf = Value(spec.target or spec.arg.name, _OUTPUTS[spec.kind], tuple(t.shape), t.dtype)
-                values.append(leaf)
+                if t.numel():
+                    outputs.append(t)
+                    values.append(leaf)
             if spec.kind == OutputKind.USER_OUTPUT:
                 leaves.append(leaf)
         handle = ops.capture_end(outputs, "graph", "exported program", True)
@@ -189,7 +220,7 @@ def _capture(ep, inputs, device):
             ) from error
         raise
     try:
-        text, parameters, places = ops.graph_text(handle)
+        text, parameters, places, blocks = ops.graph_text(handle)
     finally:
         ops.release_graph(handle)
     if len(places) != len(values) or -2 in parameters:
@@ -197,17 +228,19 @@ def _capture(ep, inputs, device):
             f"torch_tpu.export.to_stablehlo: the program has {len(places)} outputs and the parameters {parameters}, expected "
             f"{len(values)} outputs, and only inputs; please report this"
         )
-    return text, [order[p] if p >= 0 else p for p in parameters], values, leaves
+    return text, [order[p] if p >= 0 else p for p in parameters], values, leaves, blocks
 
 
-def _tensor(ep, spec):
-    """The value of a weight."""
-    held = ep.state_dict if spec.target in ep.state_dict else ep.constants
-    t = held[spec.target].detach()
+def _held(ep, name):
+    """A weight."""
+    return (ep.state_dict if name in ep.state_dict else ep.constants)[name].detach()
+
+
+def _with_value(t, name, what, instead):
     if t.device.type == "meta" or isinstance(t, torch._subclasses.FakeTensor):
         raise ValueError(
-            f"torch_tpu.export.to_stablehlo: {spec.target} has no value (it is on the meta device or fake), so it cannot be a "
-            "constant; give it one, or use weights='arguments'"
+            f"torch_tpu.export: {name} has no value (it is on the meta device or fake), so it cannot be {what}; give it one, or use "
+            f"{instead}"
         )
     return t
 
@@ -246,3 +279,182 @@ def _with_constants(text, baked):
             literal = _nested(literal, baked[i].shape)
         lines.append(f'    %arg{i} = "stablehlo.constant"() {{value = {literal} : {kind}}} : () -> {kind}\n')
     return "".join((text[:start], ", ".join(kept), text[end:body], *lines, text[body:]))
+
+
+# ---- loading -----------------------------------------------------------------------------------------------------------
+
+
+class Program:
+    """A program that runs on a tpu. One of an artifact is called like the module that was exported; one of a plain text
+    takes tensors and gives a list."""
+
+    def __init__(self, text, inputs, outputs, arguments, in_spec, out_spec, result, blocks, weights, device, name):
+        self.inputs, self.outputs = inputs, outputs
+        self.in_spec, self.out_spec = in_spec, out_spec
+        self._arguments, self._result, self._device, self._name = arguments, result, device, name
+        self.state = {v.name: _weight(v, weights, device, name) for v in inputs if v.kind in _WEIGHTS}
+        named = [v for v in arguments if isinstance(v, Value)]
+        known = {id(v): i for i, v in enumerate(named)}
+        self._places = [i for i, v in enumerate(arguments) if isinstance(v, Value)]
+        taken = [*named, *(v for v in inputs if v.kind in _WEIGHTS)]
+        known |= {id(v): i for i, v in enumerate(taken)}
+        by_name = {(v.kind, v.name): i for i, v in enumerate(taken)}
+        self._handle = torch.ops.torch_tpu.graph_given(
+            device,
+            torch.frombuffer(bytearray(text), dtype=torch.uint8),
+            [-1 if v.kind == "random" else known[id(v)] for v in inputs],
+            [torch.empty(v.shape, dtype=v.dtype, device="meta") for v in taken],
+            [torch.empty(v.shape, dtype=v.dtype, device="meta") for v in outputs],
+            [-1 if v.kind == "result" else by_name[v.kind, v.name] for v in outputs],
+            blocks,
+            f"exported program {name}",
+        )
+
+    def __call__(self, *args, **kwargs):
+        leaves = self._leaves(args, kwargs)
+        for x, want in zip(leaves, self._arguments, strict=True):
+            self._check(x, want)
+        with torch.no_grad():
+            out = torch.ops.torch_tpu.run_graph(self._handle, [*(leaves[i] for i in self._places), *self.state.values()])
+        if self.out_spec is None:
+            return out
+        return pytree.tree_unflatten([self._value(x, out) for x in self._result], self.out_spec)
+
+    def _value(self, x, out):
+        if isinstance(x, _Result):
+            return out[x.at]
+        return torch.empty(x.shape, dtype=x.dtype, device=self._device) if isinstance(x, Value) else x
+
+    def _leaves(self, args, kwargs):
+        if self.in_spec is None:
+            if kwargs or len(args) != len(self._arguments):
+                raise TypeError(
+                    f"{self._name}: expected {len(self._arguments)} tensors, got {len(args)} and {len(kwargs)} by name"
+                )
+            return args
+        order = self.in_spec.child(1).context
+        if isinstance(order, list) and set(order) == set(kwargs):
+            kwargs = {k: kwargs[k] for k in order}
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        if spec != self.in_spec:
+            raise TypeError(
+                f"{self._name}: expected arguments nested as in the example that was exported, {self.in_spec}, got {spec}; names are "
+                f"{', '.join(v.name for v in self._arguments if isinstance(v, Value))}"
+            )
+        return leaves
+
+    def _check(self, x, want):
+        if not isinstance(want, Value):
+            if type(x) is not type(want) or x != want:
+                raise ValueError(f"{self._name}: it was exported for the value {want!r}, which is part of the program, got {x!r}")
+            return
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"{self._name}: {want.name}: expected a tensor, got {type(x).__name__}")
+        if x.dtype != want.dtype or tuple(x.shape) != want.shape:
+            raise ValueError(
+                f"{self._name}: {want.name}: expected a {want.dtype} tensor of the sizes {list(want.shape)}, got {x.dtype} and "
+                f"{list(x.shape)}; export the module once for each size"
+            )
+        if x.device != self._device:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, {self._device} (the program's) and "
+                f"{x.device} ({want.name}'s)"
+            )
+
+    def __del__(self):
+        with contextlib.suppress(Exception):  # at the interpreter's end, or when there is none
+            torch.ops.torch_tpu.release_graph.default._op(self._handle)
+
+
+@dataclass
+class _Result:
+    at: int  # in what the program returns
+
+
+def _weight(v, weights, device, name):
+    if weights is None or v.name not in weights:
+        raise ValueError(
+            f"torch_tpu.export.load: {name} has no value of {v.name}; give it: load(..., weights={{{v.name!r}: tensor, ...}}), the state_dict of "
+            "the module"
+        )
+    t = weights[v.name].detach()
+    if t.dtype != v.dtype or tuple(t.shape) != v.shape:
+        raise ValueError(
+            f"torch_tpu.export.load: {name}: {v.name}: expected {v.dtype} and the sizes {list(v.shape)}, got {t.dtype} and {list(t.shape)}"
+        )
+    copied = torch.empty(v.shape, dtype=v.dtype, device=device)
+    return copied.copy_(_with_value(t, v.name, "loaded", "one that has"))
+
+
+def load(source, *, weights=None, device="tpu", inputs=None, outputs=None):
+    """Makes a Program of what `save_artifact` or `save` wrote, of a StableHLO, or of a file of StableHLO that somebody else wrote.
+
+    weights: {name: tensor} in place of those that the artifact holds. They are copied. inputs, outputs: tensors (on the meta
+    device, say) like what @main takes and gives: needed when the file is MLIR bytecode, which does not show it as a text does."""
+    torch.tpu.init()
+    device = torch.device(device)
+    if device.type != "tpu":
+        raise ValueError(f"torch_tpu.export.load: expected a tpu device, got {device}")
+    device = torch.device("tpu", torch.tpu.current_device() if device.index is None else device.index)
+    if isinstance(source, StableHLO):
+        leaves = pytree.tree_leaves(source.result, is_leaf=lambda x: x is None)
+        return _make(source.text.encode(), source, leaves, weights or source.weights, device, "StableHLO")
+    name = os.fspath(source)
+    with open(source, "rb") as f:
+        begin = f.read(4)
+        if begin != b"PK\3\4":
+            text = begin + f.read()
+    if begin == b"PK\3\4":
+        head, text, held = _artifact.read(source)
+        try:
+            made, leaves = _of_header(head, text)
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise ValueError(f"torch_tpu.export.load: the header of {name} is damaged: {error!r}") from error
+        return _make(text.encode(), made, leaves, weights or held, device, name)
+    if begin == b"ML\xefR":
+        if inputs is None or outputs is None:
+            raise ValueError(
+                f"torch_tpu.export.load: {name} is MLIR bytecode: give inputs= and outputs=, tensors like what it takes and gives"
+            )
+    else:
+        try:
+            inputs, outputs = _artifact.signature(text.decode())
+        except UnicodeDecodeError:
+            raise ValueError(f"torch_tpu.export.load: {name} is no artifact, no StableHLO text and no MLIR bytecode") from None
+    takes = [Value(f"argument {i}", "argument", tuple(t.shape), t.dtype) for i, t in enumerate(inputs)]
+    gives = [Value(f"result {i}", "result", tuple(t.shape), t.dtype) for i, t in enumerate(outputs)]
+    return Program(text, takes, gives, takes, None, None, None, 0, None, device, name)
+
+
+def _make(text, made, leaves, weights, device, name):
+    results = [v for v in made.outputs if v.kind == "result"]
+    at = {id(v): i for i, v in enumerate(results)}
+    result = [_Result(at[id(x)]) if id(x) in at else x for x in leaves]
+    return Program(
+        text,
+        made.inputs,
+        made.outputs,
+        made.arguments,
+        made.in_spec,
+        made.out_spec,
+        result,
+        made.random_blocks,
+        weights,
+        device,
+        name,
+    )
+
+
+def _of_header(head, text):
+    """A StableHLO of an artifact, and the leaves of its result."""
+    arguments = [_artifact.values([a])[0] if "value" in a else a["constant"] for a in head["arguments"]]
+    named = {v.name: v for v in arguments if isinstance(v, Value)}
+    inputs = [named[v.name] if v.kind == "argument" else v for v in _artifact.values(head["inputs"])]
+    outputs = _artifact.values(head["outputs"])
+    for what, said, found in zip(("takes", "gives"), (inputs, outputs), _artifact.signature(text), strict=True):
+        if [(v.shape, v.dtype) for v in said] != [(tuple(t.shape), t.dtype) for t in found]:
+            raise ValueError(f"torch_tpu.export.load: what @main of the text {what} is not what the artifact's header says")
+    empty = lambda x: _artifact.values([x])[0] if "dtype" in x else x["constant"]  # noqa: E731
+    leaves = [outputs[x["value"]] if "value" in x else empty(x) for x in head["result"]]
+    specs = [pytree.treespec_loads(head[k]) for k in ("in_spec", "out_spec")]
+    return StableHLO(text, inputs, outputs, *specs, None, arguments, {}, head["random_blocks"]), leaves

@@ -488,7 +488,7 @@ static tpu_err *finish(builder *b, call_entry *e, bool defer) {
     TPU_TRY(keep_text(b, e));
   } else if (e->noutputs) {
     program *p;
-    TPU_TRY(program_get(b->g, b->c->op->name, &p));
+    TPU_TRY(program_get(b->g, NULL, b->c->op->name, &p));
     atomic_store(&e->prog, p);
   }
   return e->mem.failed ? err_nomem() : NULL;

@@ -10,48 +10,19 @@
  * lies in memory in another way has to be copied first, which is the adapter's part (tpu_fit). */
 #include <string.h>
 
+#include "exec/graph.h"
 #include "exec/trace.h"
 
-typedef struct {
-  tpu_store *s; /* only in the capture */
-  dbuf *value;
-  int32_t ndim;
-  uint8_t dtype;
-  bool used, written; /* it is read or returned; the graph gives it a new value */
-  size_t nbytes;      /* 0: no elements, and no parameter */
-  const int64_t *sizes, *strides, *dims;
-} input;
-
 struct capture {
-  input *inputs;
+  graph_input *inputs;
   int ninputs, cap_inputs;
   dbuf *rng;
   int64_t blocks; /* drawn so far */
   val given;      /* the generator's state for now, in place of its own */
   bool refused;
-  int regions; /* of control flow that are open */
-  arena mem;   /* of what inputs point to */
-};
-
-/* Where an output of the program goes: to a new store, or to an input. */
-typedef struct {
-  int32_t store, input; /* the other is -1 */
-  int32_t output;       /* -1: a store without a value */
-  size_t nbytes;
-} place;
-
-struct tpu_graph {
-  call_entry *e;
-  arena mem;
-  const char *op;
-  int device, ninputs, nstores, nresults, nplaces, nconstants;
-  input *inputs;
-  place *places;
-  tpu_graph_result *results;
-  dbuf **constants;
-  int64_t **layouts; /* of each result, NULL: its size does not change; the first number: how many follow */
-  ir_graph *sample;  /* tpu_capture_end_sample: this is all it is for */
-  int64_t blocks;    /* of a sample: drawn by it */
+  int regions;     /* of control flow that are open */
+  const char *xla; /* tpu_capture_xla, or NULL */
+  arena mem;       /* of what inputs point to */
 };
 
 /* ---- capturing ------------------------------------------------------------------------------------------------- */
@@ -103,6 +74,13 @@ tpu_err *tpu_capture_sizes_vary(void) {
   return NULL;
 }
 
+tpu_err *tpu_capture_xla(const char *lines) {
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  capture *c = trace_current()->cap;
+  c->xla = arena_copy(&c->mem, lines, strlen(lines) + 1);
+  return c->xla ? NULL : err_nomem();
+}
+
 tpu_err *capture_refuse(trace *t, const char *what) {
   t->cap->refused = true;
   return err_new(TPU_ERR_RUNTIME, "tpu: a graph that is compiled as one program cannot have an operator that %s", what);
@@ -132,7 +110,7 @@ tpu_err *tpu_capture_input(const tpu_tensor *like, tpu_store **out) {
   capture *c = t->cap;
   if (c->ninputs == c->cap_inputs) {
     int cap = c->cap_inputs ? c->cap_inputs * 2 : 16;
-    input *p = mem_realloc(c->inputs, (size_t)cap * sizeof *p);
+    graph_input *p = mem_realloc(c->inputs, (size_t)cap * sizeof *p);
     if (!p) return err_nomem();
     c->inputs = p;
     c->cap_inputs = cap;
@@ -141,7 +119,7 @@ tpu_err *tpu_capture_input(const tpu_tensor *like, tpu_store **out) {
   if (!size) return err_dtype(like->dtype);
   int64_t numel = 1;
   for (int i = 0; i < like->ndim; i++) numel *= like->sizes[i];
-  input in = {.ndim = like->ndim, .dtype = like->dtype, .nbytes = (size_t)numel * size};
+  graph_input in = {.ndim = like->ndim, .dtype = like->dtype, .nbytes = (size_t)numel * size};
   int64_t *dims = arena_alloc(&c->mem, n + 1);
   in.sizes = arena_copy(&c->mem, like->sizes, n);
   in.strides = arena_copy(&c->mem, like->strides, n);
@@ -240,11 +218,11 @@ static int input_of(const capture *c, const tpu_store *s) {
 /* The store's value as an output of the program, and where it goes. */
 static void add_place(trace *t, tpu_graph *g, const tpu_store *s, int store, int in) {
   call_entry *e = g->e;
-  place *p = &g->places[g->nplaces++];
-  *p = (place){store, in, -1, s->nbytes};
+  graph_place *p = &g->places[g->nplaces++];
+  *p = (graph_place){store, in, -1, s->nbytes};
   if (!s->buf) return;
   int alias = -1;
-  const input *i = in >= 0 ? &g->inputs[in] : NULL;
+  const graph_input *i = in >= 0 ? &g->inputs[in] : NULL;
   if (i && s->dtype == i->dtype && s->ndim == i->ndim && !memcmp(s->dims, i->dims, (size_t)s->ndim * sizeof *s->dims))
     for (int k = 0; k < t->nparams; k++)
       if (t->params[k] == t->cap->inputs[in].value) alias = k;
@@ -270,7 +248,7 @@ static tpu_err *describe(trace *t, tpu_graph *g, const tpu_tensor *outputs, int 
   e->params = arena_alloc(&e->mem, (size_t)cap_params * sizeof *e->params);
   if (g->mem.failed || e->mem.failed) return err_nomem();
   for (int i = 0; i < c->ninputs; i++) {
-    input *in = &g->inputs[i];
+    graph_input *in = &g->inputs[i];
     *in = c->inputs[i];
     size_t bytes = (size_t)in->ndim * sizeof(int64_t);
     in->sizes = arena_copy(&g->mem, in->sizes, bytes);
@@ -394,7 +372,7 @@ static tpu_err *flat_inputs(trace *t, tpu_graph *g, const int *of_param) {
   for (int k = 0; k < t->nparams; k++) {
     val v = ir_param_value(t->g, k);
     if (of_param[k] < 0) continue;
-    input *in = &g->inputs[of_param[k]];
+    graph_input *in = &g->inputs[of_param[k]];
     if (v->ndim == in->ndim && !memcmp(v->dims, in->dims, (size_t)v->ndim * sizeof *v->dims)) continue;
     if (!flatten(&g->mem, v->dims[0], &in->ndim, &in->sizes, &in->strides)) return err_nomem();
     in->dims = in->sizes;
@@ -406,7 +384,7 @@ static tpu_err *flat_inputs(trace *t, tpu_graph *g, const int *of_param) {
 static tpu_err *flat_results(trace *t, tpu_graph *g, const ir_bucket_spec *spec) {
   int64_t dims[VIEW_MAX_DIMS];
   for (int i = 0; i < g->nplaces; i++) {
-    const place *p = &g->places[i];
+    const graph_place *p = &g->places[i];
     if (p->output < 0 || !spec->outputs[p->output]) continue;
     out_spec *o = &g->e->outs[p->output];
     int ndim = o->base_ndim;
@@ -461,7 +439,7 @@ static tpu_err *make_bucket(trace *t, tpu_graph *g, const tpu_bucket *b) {
     if (layout && !(params[k] = read_layout(&g->mem, layout, c->inputs[of_param[k]].ndim))) return err_nomem();
   }
   for (int i = 0; i < g->nplaces; i++) {
-    const place *p = &g->places[i];
+    const graph_place *p = &g->places[i];
     if (p->output < 0) continue;
     written[p->output] = p->input >= 0;
     bool all = true;
@@ -490,7 +468,7 @@ static tpu_err *make_bucket(trace *t, tpu_graph *g, const tpu_bucket *b) {
   }
   for (int i = 0; i < b->nsymbols; i++) {
     static const int64_t none[1];
-    g->inputs[g->ninputs++] = (input){
+    g->inputs[g->ninputs++] = (graph_input){
         .dtype = TPU_I64, .used = true, .nbytes = sizeof(int64_t), .sizes = none, .strides = none, .dims = none};
   }
   return NULL;
@@ -529,14 +507,18 @@ static tpu_err *build(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n, 
   if (!g->e->noutputs) return NULL;
   if (as == END_TEXT) return ir_print(t->g, &g->e->text);
   program *p;
-  TPU_TRY(program_get(t->g, name, &p));
-  atomic_store(&g->e->prog, p);
+  TPU_TRY(program_get(t->g, t->cap->xla, name, &p));
+  graph_set_program(g, p);
+  return NULL;
+}
+
+void graph_set_program(tpu_graph *g, program *take_p) {
+  atomic_store(&g->e->prog, take_p);
   tnode *programs, *entries;
   ex_lock();
   program_trim_locked(&programs, &entries);
   ex_unlock();
   program_dropped(programs, entries);
-  return NULL;
 }
 
 static tpu_err *end(const tpu_tensor *outputs, int noutputs, const char *op, const char *name, ending as,
@@ -598,6 +580,20 @@ const tpu_graph_result *tpu_graph_get_result(const tpu_graph *g, int i) {
 
 const char *tpu_graph_text(const tpu_graph *g) { return g->e->text.len ? g->e->text.data : ""; }
 
+void tpu_graph_hash(const tpu_graph *g, char out[33]) {
+  program *p = atomic_load(&g->e->prog);
+  out[0] = 0;
+  if (p) hash128_hex(p->name, out);
+}
+
+void tpu_graph_entry(const tpu_graph *g, char out[33]) {
+  program *p = atomic_load(&g->e->prog);
+  out[0] = 0;
+  if (p && (p->entry.hi || p->entry.lo)) hash128_hex(p->entry, out);
+}
+
+int64_t tpu_graph_blocks(const tpu_graph *g) { return (int64_t)g->e->rng_blocks; }
+
 int tpu_graph_parameter(const tpu_graph *g, int i) {
   if (i < 0 || i >= g->e->nparams) return -3;
   const param_spec *p = &g->e->params[i];
@@ -612,14 +608,14 @@ int tpu_graph_output(const tpu_graph *g, int i) {
 }
 
 void tpu_graph_get_input(const tpu_graph *g, int i, tpu_tensor *out) {
-  const input *in = &g->inputs[i];
+  const graph_input *in = &g->inputs[i];
   *out = (tpu_tensor){
       .sizes = in->sizes, .strides = in->strides, .ndim = in->ndim, .dtype = in->dtype, .device = (int16_t)g->device};
 }
 
 /* ---- running --------------------------------------------------------------------------------------------------- */
 
-static tpu_err *mismatch(int which, const input *in, const tpu_tensor *t) {
+static tpu_err *mismatch(int which, const graph_input *in, const tpu_tensor *t) {
   buf b;
   buf_init(&b);
   for (int k = 0; k < 2; k++) {
@@ -635,7 +631,7 @@ static tpu_err *mismatch(int which, const input *in, const tpu_tensor *t) {
 }
 
 /* Whether the input lies in memory as it was captured. Under ex.lock. */
-static bool fits(const input *in, const tpu_tensor *t) {
+static bool fits(const graph_input *in, const tpu_tensor *t) {
   const tpu_store *s = t->store;
   if (!in->nbytes || !(in->used || in->written)) return true;
   if (t->offset || t->flags || s->nbytes != in->nbytes) return false;
@@ -648,7 +644,7 @@ static bool fits(const input *in, const tpu_tensor *t) {
 
 static tpu_err *check_locked(const tpu_graph *g, const tpu_tensor *inputs, tpu_fit *fit, int *which, dbuf **foreign) {
   for (int i = 0; i < g->ninputs; i++) {
-    const input *in = &g->inputs[i];
+    const graph_input *in = &g->inputs[i];
     const tpu_tensor *t = &inputs[i];
     *which = i;
     if (t->dtype != in->dtype || t->ndim != in->ndim ||
@@ -705,7 +701,7 @@ static tpu_err *bind_locked(const tpu_graph *g, const tpu_tensor *inputs, dbuf *
   for (int i = 0; i < g->nplaces; i++) /* what can fail for want of memory comes first */
     if (g->places[i].store >= 0) TPU_TRY(store_new_locked(g->places[i].nbytes, g->device, &made[g->places[i].store]));
   for (int i = 0; i < g->nplaces; i++) {
-    const place *p = &g->places[i];
+    const graph_place *p = &g->places[i];
     if (p->output < 0) continue;
     const out_spec *o = &e->outs[p->output];
     tpu_store *s = p->store >= 0 ? made[p->store] : inputs[p->input].store;

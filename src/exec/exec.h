@@ -103,6 +103,7 @@ typedef struct watched watched; /* watch.c */
 typedef struct {
   tnode node;
   hash128 name;
+  hash128 entry; /* the name of its file in the executable cache; 0: there is no cache */
   atomic_int refs;
   pjrt_exec *exec;
   bool evicted;            /* no longer in the table; under ex.program_lock */
@@ -113,8 +114,9 @@ typedef struct {
 extern uint64_t program_hash_mask; /* for tests: the bits of a program's hash that count */
 
 /* The program of a graph, or of its text: from memory, from disk, else compiled. Blocks while compiling; takes
- * ex.program_lock only. Gives a reference. */
-TPU_MUST tpu_err *program_get(ir_graph *g, const char *op_name, program **out);
+ * ex.program_lock only. Gives a reference. xla: lines of XLA's options (pjrt_compile) that become part of the text, or
+ * NULL. */
+TPU_MUST tpu_err *program_get(ir_graph *g, const char *xla, const char *op_name, program **out);
 TPU_MUST tpu_err *program_of_text(const buf *text, const char *op_name, program **out);
 /* The same if it is in memory (a reference), else NULL. */
 program *program_known(const buf *text);

@@ -150,19 +150,34 @@ void program_dropped(tnode *programs, tnode *entries) {
   }
 }
 
-static void dump(const buf *text, hash128 name, const char *op_name) {
+/* The folder of TORCH_TPU_DUMP gets FILE.what. */
+static void dump(const char *bytes, size_t n, hash128 name, const char *op_name, const char *what) {
   const char *dir = env_str(ENV_DUMP);
-  if (!dir[0]) return;
   char hex[33], path[4096], op[64];
   hash128_hex(name, hex);
   size_t k = 0;
   for (const char *s = op_name; *s && k < sizeof op - 1; s++) op[k++] = strchr(":/, ", *s) ? '_' : *s;
   op[k] = 0;
-  if (snprintf(path, sizeof path, "%s/%s.%s.mlir", dir, op, hex) >= (int)sizeof path) return;
+  if (snprintf(path, sizeof path, "%s/%s.%s.%s", dir, op, hex, what) >= (int)sizeof path) return;
   FILE *f = fopen(path, "w");
-  if (!f || fwrite(text->data, 1, text->len, f) != text->len)
-    log_line(LOG_WARN, "TORCH_TPU_DUMP: cannot write %s", path);
+  if (!f || fwrite(bytes, 1, n, f) != n) log_line(LOG_WARN, "TORCH_TPU_DUMP: cannot write %s", path);
   if (f) fclose(f);
+}
+
+static void dump_optimized(pjrt_exec *x, hash128 name, const char *op_name) {
+  char *bytes, format[32], what[40];
+  size_t n;
+  tpu_err *e = pjrt_exec_optimized(ex.client, x, &bytes, &n, format);
+  if (e) {
+    log_line(LOG_INFO, "TORCH_TPU_DUMP: the plugin does not show the optimized program of %s: %s", op_name,
+             tpu_err_message(e));
+    tpu_err_free(e);
+    return;
+  }
+  bool text = !strcmp(format, "mlir") || !strcmp(format, "hlo_text");
+  snprintf(what, sizeof what, "%s.%s", text ? "optimized" : format[0] ? format : "optimized", text ? "txt" : "pb");
+  dump(bytes, n, name, op_name, what);
+  mem_free(bytes);
 }
 
 static void count_built(int64_t ns) {
@@ -178,12 +193,14 @@ program *program_known(const buf *text) {
   return p;
 }
 
-tpu_err *program_get(ir_graph *g, const char *op_name, program **out) {
+tpu_err *program_get(ir_graph *g, const char *xla, const char *op_name, program **out) {
   *out = NULL;
   buf text;
   buf_init(&text);
   int64_t begin = clock_ns();
   tpu_err *e = ir_print(g, &text);
+  if (xla) buf_str(&text, xla);
+  if (!e && text.failed) e = err_nomem();
   count_built(clock_ns() - begin);
   if (!e) e = program_of_text(&text, op_name, out);
   buf_free(&text);
@@ -209,7 +226,8 @@ tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
   if (*out) ex.stats.program_hits++;
   pthread_mutex_unlock(&ex.program_lock);
   if (*out) return NULL;
-  dump(text, name, op_name);
+  bool dumps = env_str(ENV_DUMP)[0] != 0;
+  if (dumps) dump(text->data, text->len, name, op_name, "mlir");
   cache_ticket ticket;
   int64_t looked = clock_ns();
   pjrt_exec *x = cache_find(text, op_name, &ticket);
@@ -219,11 +237,13 @@ tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
   if (!e && !found) e = pjrt_compile(ex.client, text->data, text->len, NULL, 0, &x);
   int64_t took = clock_ns() - start;
   if (!e) explain_add(found ? TPU_EXPLAIN_LOAD : TPU_EXPLAIN_COMPILE, 0, 0, found ? looked : start, op_name);
+  hash128 entry = ticket.key.len ? hash128_of(ticket.key.data, ticket.key.len) : (hash128){0, 0};
   cache_done(&ticket, found || e ? NULL : x);
   if (e) {
     if (log_on(LOG_DEBUG)) log_line(LOG_DEBUG, "%s: program that was refused:\n%s", op_name, text->data);
     return e;
   }
+  if (dumps) dump_optimized(x, name, op_name);
   if (!found && log_on(LOG_INFO)) log_line(LOG_INFO, "compiled %s in %.1f ms", op_name, (double)took * 1e-6);
   program *p = mem_calloc(sizeof *p);
   if (!p) {
@@ -239,6 +259,7 @@ tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
     return err_nomem();
   }
   p->name = name;
+  p->entry = entry;
   p->node.hash = name.lo;
   p->exec = x;
   p->watched = watch_program(text, name, op_name, !queue_is_here());

@@ -102,7 +102,7 @@ static tpu_err *run(trace *t) {
     if (!err) e->nparams = ir_prune_params(t->g, kept);
     e->noutputs = live;
     program *p;
-    if (!err) err = program_get(t->g, "recorded program", &p);
+    if (!err) err = program_get(t->g, NULL, "recorded program", &p);
     if (!err) {
       atomic_store(&e->prog, p);
       tnode *programs, *entries;

@@ -191,3 +191,83 @@ OP(trilinear, "aten::_trilinear") {
   val p = t_mul(c, t_mul(c, v[0], v[1]), v[2]);
   RET(nsum ? t_sum(c, p, over, nsum, false) : p);
 }
+
+/* Which of n places belong to each group; groups end at `ends`: [groups, n] */
+static val groups(op_ctx *c, val ends, int64_t n) {
+  if (ir_failed(G)) return ends;
+  int64_t count = ends->dims[0], dims[2] = {count, n}, low[1] = {1}, high[1] = {-1}, zero[1] = {0};
+  const int map[1] = {0};
+  val begins = ir_pad(G, ends, t_scalar(c, (tpu_dtype)ends->dtype, 0), low, high, zero);
+  val at = t_iota(c, (tpu_dtype)ends->dtype, 2, dims, 1);
+  return t_and(c, ir_compare(G, IR_GE, at, ir_broadcast(G, begins, 2, dims, map)),
+               ir_compare(G, IR_LT, at, ir_broadcast(G, ends, 2, dims, map)));
+}
+
+/* x where the mask [groups, n] says so, else 0. at: the dims of x that the mask's are. */
+static val where(op_ctx *c, val mask, val x, const int *at) {
+  if (ir_failed(G)) return x;
+  return ir_select(G, ir_broadcast(G, mask, x->ndim, x->dims, at), x, t_like(c, x, 0));
+}
+
+/* x [..] once for each group, first: [groups, ..] */
+static val repeated(op_ctx *c, val x, int64_t count) {
+  if (ir_failed(G)) return x;
+  return ir_broadcast(G, x, 3, (const int64_t[]){count, x->dims[0], x->dims[1]}, (const int[]){1, 2});
+}
+
+/* Products of groups, which end at offsets along the dim that only the 2-d operands have: rows of a ([n, k] x
+ * [groups, k, m] -> [n, m]), columns of b ([groups, n, k] x [k, m] -> [n, m]), or what is summed over ([n, k] x [k, m]
+ * -> [groups, n, m]). Places past the last offset are in no group: zeros. */
+OP(grouped_mm, "aten::_grouped_mm") {
+  val a = T(0), b = T(1), out;
+  if (ir_failed(G)) return;
+  if (a->ndim < 2 || a->ndim > 3 || b->ndim < 2 || b->ndim > 3) {
+    op_fail(c, TPU_ERR_RUNTIME, "Multiplicands must be 2D or 3D but got mat_a.dim()=%d and mat_b.dim()=%d", a->ndim,
+            b->ndim);
+    return;
+  }
+  bool rows = a->ndim == 2, columns = b->ndim == 2;
+  const char *wrong = NULL;
+  if (!ir_is_float((tpu_dtype)a->dtype) || a->dtype != b->dtype || a->dtype == TPU_F64)
+    wrong = "Expected inputs of one dtype of bfloat16, float16 and float32";
+  else if ((rows || columns) != HAS(2))
+    wrong = HAS(2) ? "Offsets tensor provided, but is not needed for 3D/3D multiplicand layouts."
+                   : "Offsets tensor not provided, but is needed for 2D multiplicand layouts.";
+  else if (HAS(3)) wrong = "Bias not supported yet";
+  else if (a->dims[a->ndim - 1] != b->dims[b->ndim - 2]) wrong = "contraction dimension of mat_a and mat_b must match";
+  else if (!rows && !columns && a->dims[0] != b->dims[0]) wrong = "batched dimension has to match";
+  if (wrong) {
+    op_fail(c, TPU_ERR_RUNTIME, "%s", wrong);
+    return;
+  }
+  if (!rows && !columns) {
+    out = bmm(c, a, b);
+  } else {
+    val ends = T(2);
+    if (ir_failed(G)) return;
+    if (ends->ndim != 1 || ends->dtype != TPU_I32) wrong = "Offsets have to be 1-D and int32";
+    else if ((!rows && ends->dims[0] != a->dims[0]) || (!columns && ends->dims[0] != b->dims[0]))
+      wrong = "matrix batch sizes have to match";
+    if (wrong) {
+      op_fail(c, TPU_ERR_RUNTIME, "%s", wrong);
+      return;
+    }
+    int64_t count = ends->dims[0];
+    if (rows && columns) {
+      val mask = groups(c, ends, a->dims[1]);
+      out = bmm(c, where(c, mask, repeated(c, a, count), (const int[]){0, 2}),
+                where(c, mask, repeated(c, b, count), (const int[]){0, 1}));
+    } else if (rows) {
+      const int64_t flat[2] = {b->dims[1], count * b->dims[2]}, split[3] = {a->dims[0], count, b->dims[2]};
+      out = t_reshape(c, mm(c, a, t_reshape(c, t_transpose(c, b, 0, 1), 2, flat)), 3, split); /* [n, groups, m] */
+      out = where(c, t_transpose(c, groups(c, ends, a->dims[0]), 0, 1), out, (const int[]){0, 1});
+      out = t_sum(c, out, (const int[]){1}, 1, false);
+    } else {
+      const int64_t flat[2] = {count * a->dims[1], a->dims[2]}, split[3] = {count, a->dims[1], b->dims[1]};
+      out = t_reshape(c, mm(c, t_reshape(c, a, 2, flat), b), 3, split); /* [groups, n, m] */
+      out = where(c, groups(c, ends, b->dims[1]), out, (const int[]){0, 2});
+      out = t_sum(c, out, (const int[]){0}, 1, false);
+    }
+  }
+  RET(t_cast(c, out, (tpu_dtype)INT_OR(4, a->dtype)));
+}

@@ -69,6 +69,8 @@ void door_error_drop(const pjrt_api *api, PJRT_Error *take_e);
 TPU_MUST tpu_err *door_no_result(const pjrt_api *api, const char *call);
 
 /* mem_free(*out) */
+/* What the compiler made of the program (*out: mem_free), and what it is written as: "hlo_with_config". */
+TPU_MUST tpu_err *door_optimized(const pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len, char format[32]);
 TPU_MUST tpu_err *door_serialize(pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len);
 TPU_MUST tpu_err *door_memory(const pjrt_api *api, PJRT_Executable *x, pjrt_memory *out);
 /* fn gets each figure that is a number; its name has n characters and no NUL. */

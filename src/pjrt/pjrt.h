@@ -51,13 +51,15 @@ int64_t pjrt_device_memory(const pjrt_client *c, int device);
 
 /* ---- programs -------------------------------------------------------------------------------------------------- */
 
-/* text: StableHLO (MLIR text). The program is portable: it runs on any one device of the client. Blocks. options: a
- * serialized CompileOptionsProto, or NULL for ours. */
+/* text: StableHLO (MLIR text, or bytecode). The program is portable: it runs on any one device of the client. Blocks.
+ * options: a serialized CompileOptionsProto, or NULL for ours and those that the text ends with (tpu_capture_xla). */
 TPU_MUST tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *options, size_t options_len,
                                pjrt_exec **out);
 /* The options that pjrt_compile takes when it is given none. */
 const char *pjrt_default_options(pjrt_client *c, size_t *len);
 const char *pjrt_portable_options(size_t *len); /* the same for any plugin but XLA's CPU backend */
+/* What the compiler made of it, to mem_free, and its format: "hlo_with_config", "mlir". */
+TPU_MUST tpu_err *pjrt_exec_optimized(pjrt_client *c, pjrt_exec *e, char **out, size_t *out_len, char format[32]);
 TPU_MUST tpu_err *pjrt_exec_serialize(pjrt_client *c, pjrt_exec *e, char **out, size_t *out_len); /* mem_free(*out) */
 TPU_MUST tpu_err *pjrt_exec_load(pjrt_client *c, const char *bytes, size_t len, pjrt_exec **out);
 TPU_MUST tpu_err *pjrt_exec_num_outputs(pjrt_client *c, pjrt_exec *e, size_t *out);

@@ -1,5 +1,8 @@
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/mem.h"
 #include "pjrt/door.h"
 
@@ -25,14 +28,105 @@ const char *pjrt_default_options(pjrt_client *c, size_t *len) {
   return cpu ? cpu_options : portable_options;
 }
 
+/* ---- options at the end of a text ---- */
+
+static const char mark[] = "// xla: ";
+
+/* Where the lines begin that a text ends with; its end when there are none. */
+static const char *options_at(const char *text, const char *end) {
+  while (end - text > (ptrdiff_t)sizeof mark && end[-1] == '\n') {
+    const char *line = end - 1;
+    while (line > text && line[-1] != '\n') line--;
+    if ((size_t)(end - line) < sizeof mark || memcmp(line, mark, sizeof mark - 1) != 0) break;
+    end = line;
+  }
+  return end;
+}
+
+static void put_varint(buf *b, uint64_t v) {
+  for (; v > 127; v >>= 7) buf_char(b, (char)((v & 127) | 128));
+  buf_char(b, (char)v);
+}
+
+static void put_field(buf *b, int key, const char *bytes, size_t n) {
+  put_varint(b, (uint64_t)key);
+  put_varint(b, n);
+  buf_bytes(b, bytes, n);
+}
+
+/* OptionOverrideProto { string (1) | bool (2) | int64 (3) | double (4) } */
+static bool put_value(buf *b, const char *s, size_t n) {
+  char number[64], *end;
+  if (n >= 2 && s[0] == '"' && s[n - 1] == '"') return put_field(b, 0x0a, s + 1, n - 2), true;
+  if (n == 4 && !memcmp(s, "true", 4)) return buf_bytes(b, "\x10\x01", 2), true;
+  if (n == 5 && !memcmp(s, "false", 5)) return buf_bytes(b, "\x10\x00", 2), true;
+  if (!n || n >= sizeof number) return false;
+  memcpy(number, s, n);
+  number[n] = 0;
+  errno = 0;
+  long long i = strtoll(number, &end, 10);
+  if (!*end && !errno) return buf_char(b, 0x18), put_varint(b, (uint64_t)i), true;
+  double d = strtod(number, &end);
+  if (*end) return false;
+  uint64_t bits;
+  memcpy(&bits, &d, sizeof bits);
+  buf_char(b, 0x21);
+  for (int k = 0; k < 8; k++) buf_char(b, (char)(bits >> 8 * k));
+  return true;
+}
+
+/* CompileOptionsProto.env_option_overrides (7): a map entry { name (1), OptionOverrideProto (2) } */
+static tpu_err *put_options(buf *b, const char *line, const char *end) {
+  buf entry, value;
+  buf_init(&entry);
+  buf_init(&value);
+  tpu_err *e = NULL;
+  while (line < end && !e) {
+    const char *stop = memchr(line, '\n', (size_t)(end - line)), *name = line + sizeof mark - 1;
+    const char *equals = memchr(name, ' ', (size_t)(stop - name));
+    buf_clear(&entry);
+    buf_clear(&value);
+    if (!equals || stop - equals < 4 || memcmp(equals, " = ", 3) != 0 ||
+        !put_value(&value, equals + 3, (size_t)(stop - equals - 3))) {
+      e = err_new(TPU_ERR_VALUE, "an option of XLA: expected NAME = VALUE, got %.*s", (int)(stop - name), name);
+    } else {
+      put_field(&entry, 0x0a, name, (size_t)(equals - name));
+      put_field(&entry, 0x12, value.data, value.len);
+      put_field(b, 0x3a, entry.data, entry.len);
+    }
+    line = stop + 1;
+  }
+  if (!e && (entry.failed || value.failed || b->failed)) e = err_nomem();
+  buf_free(&entry);
+  buf_free(&value);
+  return e;
+}
+
 tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *options, size_t options_len,
                       pjrt_exec **out) {
   *out = NULL;
-  if (!options) options = pjrt_default_options(c, &options_len);
+  buf own;
+  buf_init(&own);
+  if (!options) {
+    options = pjrt_default_options(c, &options_len);
+    const char *more = options_at(text, text + len);
+    if (more < text + len) {
+      buf_bytes(&own, options, options_len);
+      tpu_err *e = put_options(&own, more, text + len);
+      if (e) {
+        buf_free(&own);
+        return e;
+      }
+      options = own.data;
+      options_len = own.len;
+    }
+  }
   PJRT_Program p = door_program(text, len);
   PJRT_Client_Compile_Args a = {
       .client = c->client, .program = &p, .compile_options = options, .compile_options_size = options_len};
-  TPU_TRY(PJRT_CALL(c->api, PJRT_Client_Compile, &a));
+  tpu_err *e = PJRT_CALL(c->api, PJRT_Client_Compile, &a);
+  buf_free(&own);
+  if (e) return e;
   if (!a.executable) return door_no_result(c->api, "PJRT_Client_Compile");
   *out = a.executable;
   return NULL;
@@ -75,6 +169,39 @@ tpu_err *pjrt_exec_serialize(pjrt_client *c, pjrt_exec *e, char **out, size_t *o
   PJRT_Executable *x;
   TPU_TRY(get_executable(c, e, &x));
   tpu_err *err = door_serialize(c->api, x, out, out_len);
+  executable_drop(c, x);
+  return err;
+}
+
+tpu_err *door_optimized(const pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len, char format[32]) {
+  *out = NULL;
+  *out_len = 0;
+  format[0] = 0;
+  PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size)};
+  PJRT_Executable_OptimizedProgram_Args a = {.executable = x, .program = &p};
+  TPU_TRY(PJRT_CALL(api, PJRT_Executable_OptimizedProgram, &a)); /* asks for the size */
+  if (!p.code_size) return door_no_result(api, "PJRT_Executable_OptimizedProgram");
+  char *code = mem_alloc(p.code_size);
+  if (!code) return err_nomem();
+  p.code = code;
+  tpu_err *e = PJRT_CALL(api, PJRT_Executable_OptimizedProgram, &a);
+  if (e) {
+    mem_free(code);
+    return e;
+  }
+  size_t n = p.format && p.format_size < 31 ? p.format_size : 0;
+  if (n) memcpy(format, p.format, n);
+  format[n] = 0;
+  *out = code;
+  *out_len = p.code_size;
+  return NULL;
+}
+
+tpu_err *pjrt_exec_optimized(pjrt_client *c, pjrt_exec *e, char **out, size_t *out_len, char format[32]) {
+  PJRT_Executable *x;
+  *out = NULL;
+  TPU_TRY(get_executable(c, e, &x));
+  tpu_err *err = door_optimized(c->api, x, out, out_len, format);
   executable_drop(c, x);
   return err;
 }

@@ -109,27 +109,7 @@ tpu_err *pjrt_aot_cost(pjrt_topology *t, pjrt_aot *x, pjrt_cost_fn fn, void *ctx
 }
 
 tpu_err *pjrt_aot_program(pjrt_topology *t, pjrt_aot *x, char **out, size_t *out_len, char format[32]) {
-  *out = NULL;
-  *out_len = 0;
-  format[0] = 0;
-  PJRT_Program p = {.struct_size = PJRT_END_OF(PJRT_Program, format_size)};
-  PJRT_Executable_OptimizedProgram_Args a = {.executable = x, .program = &p};
-  TPU_TRY(PJRT_CALL(t->api, PJRT_Executable_OptimizedProgram, &a)); /* asks for the size */
-  if (!p.code_size) return door_no_result(t->api, "PJRT_Executable_OptimizedProgram");
-  char *code = mem_alloc(p.code_size);
-  if (!code) return err_nomem();
-  p.code = code;
-  tpu_err *e = PJRT_CALL(t->api, PJRT_Executable_OptimizedProgram, &a);
-  if (e) {
-    mem_free(code);
-    return e;
-  }
-  size_t n = p.format && p.format_size < 31 ? p.format_size : 0;
-  if (n) memcpy(format, p.format, n);
-  format[n] = 0;
-  *out = code;
-  *out_len = p.code_size;
-  return NULL;
+  return door_optimized(t->api, x, out, out_len, format);
 }
 
 tpu_err *pjrt_aot_serialize(pjrt_topology *t, pjrt_aot *x, char **out, size_t *out_len) {

@@ -54,6 +54,51 @@ static tpu_err *session(int n) {
   return e;
 }
 
+static const char given_text[] =
+    "module @m {\n  func.func public @main(%arg0: tensor<2x3xf32>, %arg1: tensor<i64>) -> (tensor<2x3xf32>, "
+    "tensor<i64>) {\n"
+    "    return %arg0, %arg1\n  }\n}\n// xla: xla_some = 3\n// xla: xla_other = \"a b\"\n";
+static const int64_t given_sizes[] = {2, 3};
+
+/* A program that was given as text: its first output is a result, its second is written to its second input. */
+static tpu_err *given_session(int n) {
+  (void)n;
+  const tpu_tensor types[2] = {{.sizes = given_sizes, .ndim = 2, .dtype = TPU_F32}, {.dtype = TPU_I64}};
+  const int order[2] = {0, 1}, places[2] = {-1, 1};
+  const tpu_given given = {.text = given_text,
+                           .len = sizeof given_text - 1,
+                           .inputs = types,
+                           .parameters = order,
+                           .outputs = types,
+                           .places = places,
+                           .ninputs = 2,
+                           .nparameters = 2,
+                           .noutputs = 2};
+  xt a = {0}, b = {0};
+  float host[6] = {1};
+  int64_t number = 5;
+  tpu_graph *g = NULL;
+  tpu_store *made = NULL;
+  tpu_fit fit;
+  int which;
+  tpu_err *e = tpu_graph_given(&given, "given", "given program", &g);
+  if (!e) e = xt_from(&a, TPU_F32, 2, given_sizes, host);
+  if (!e) e = xt_from(&b, TPU_I64, 0, NULL, &number);
+  const tpu_tensor in[2] = {xt_tensor(&a), xt_tensor(&b)};
+  if (!e) e = tpu_graph_run(g, in, 2, NULL, &made, &fit, &which);
+  if (!e && fit != TPU_FIT_YES) e = tpu_err_new(TPU_ERR_RUNTIME, "does not fit");
+  if (!e) e = xt_read(&b, &number);
+  tpu_err *s = tpu_synchronize(-1);
+  if (e) tpu_err_free(s);
+  else e = s;
+  tpu_store_release(made);
+  xt_free(&a), xt_free(&b);
+  tpu_graph_release(g);
+  return e;
+}
+
+static tpu_err *(*what)(int) = session;
+
 /* What is alive when all caches are dropped: the same after every session. */
 static int64_t left(int64_t *buffers) {
   ex_forget();
@@ -63,11 +108,11 @@ static int64_t left(int64_t *buffers) {
 
 static void with_faults(void (*arm)(int64_t), void (*off)(void), int64_t (*count)(void), int *runs) {
   int64_t buffers, buffers_now;
-  CHECK_OK(session(5));
+  CHECK_OK(what(5));
   int64_t live = left(&buffers);
   for (int64_t nth = 1; nth < 3000; nth++, ++*runs) {
     arm(nth);
-    tpu_err *e = session(5);
+    tpu_err *e = what(5);
     queue_drain();
     bool fired = count() >= nth;
     off();
@@ -80,7 +125,7 @@ static void with_faults(void (*arm)(int64_t), void (*off)(void), int64_t (*count
       return;
     }
     if (!fired) {
-      CHECK_OK(session(5));
+      CHECK_OK(what(5));
       left(&buffers_now);
       return;
     }
@@ -123,6 +168,58 @@ TEST(every_failure_of_calls_that_wait) {
   tpu_get_stats(&after);
   CHECK(runs > 130);
   CHECK(after.fused > before.fused);
+}
+
+TEST(every_failure_of_a_given_program) {
+  int runs = 0;
+  what = given_session;
+  with_faults(arm_mem, off_mem, mem_fault_count, &runs);
+  with_faults(arm_mem_for_good, off_mem, mem_fault_count, &runs);
+  with_faults(pjrt_fault_at, off_pjrt, pjrt_fault_count, &runs);
+  what = session;
+  CHECK(runs > 40);
+}
+
+TEST(what_is_no_given_program) {
+  static const int64_t large[] = {INT64_MAX / 2, 16}, none[] = {0, 3};
+  const tpu_tensor f = {.sizes = given_sizes, .ndim = 2, .dtype = TPU_F32}, i = {.dtype = TPU_I64};
+  static const struct {
+    int parameter, place;
+    const int64_t *in, *out;
+    const char *text, *error;
+  } cases[] = {
+      {0, 1, given_sizes, given_sizes, "nonsense", "cannot be read"},
+      {2, 1, given_sizes, given_sizes, given_text, "parameter 0 of a given program: there is no input 2"},
+      {-1, 1, given_sizes, given_sizes, given_text, "parameter 0 of a given program: there is no input -1"},
+      {0, 2, given_sizes, given_sizes, given_text, "output 1 of a given program cannot be written to input 2"},
+      {0, 0, given_sizes, given_sizes, given_text, "output 1 of a given program cannot be written to input 0"},
+      {0, 1, large, given_sizes, given_text, "input 0 of a given program has more elements than memory can hold"},
+      {0, 1, none, given_sizes, given_text, "parameter 0 of a given program has no elements"},
+      {0, 1, given_sizes, none, given_text, "output 0 of a given program has no elements"},
+      {0, 1, given_sizes, given_sizes, "module @m { }\n// xla: xla_some\n", "expected NAME = VALUE, got xla_some"},
+      {0, 1, given_sizes, given_sizes, "module @m { }\n// xla: a = 1.5x\n", "expected NAME = VALUE, got a = 1.5x"},
+      {0, 1, given_sizes, given_sizes, "module @m { }\n// xla: a = \n", "expected NAME = VALUE, got a = "},
+  };
+  for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+    tpu_tensor in[2] = {f, i}, out[2] = {f, i};
+    in[0].sizes = cases[k].in;
+    out[0].sizes = cases[k].out;
+    const int order[2] = {cases[k].parameter, 1}, places[2] = {-1, cases[k].place};
+    const tpu_given given = {.text = cases[k].text,
+                             .len = strlen(cases[k].text),
+                             .inputs = in,
+                             .parameters = order,
+                             .outputs = out,
+                             .places = places,
+                             .ninputs = 2,
+                             .nparameters = 2,
+                             .noutputs = 2};
+    tpu_graph *g = NULL;
+    CHECK_ERR(tpu_graph_given(&given, "given", "given program", &g),
+              strstr(cases[k].error, "cannot be read") ? TPU_ERR_RUNTIME : TPU_ERR_VALUE, cases[k].error);
+    CHECK(!g);
+  }
+  ex_forget();
 }
 
 /* The same, with programs that come from a folder (after the first session) or are written to it. */

@@ -134,9 +134,46 @@ def write_docs():
     upstream = HERE / "upstream.json"
     if upstream.exists():
         lines += upstream_lines(json.loads(upstream.read_text()))
+    models = ROOT / "tests/models/found.json"
+    if models.exists():
+        lines += model_lines(json.loads(models.read_text()))
     (ROOT / "docs/conformance.md").write_text("\n".join(lines) + "\n")
     if missing:
         sys.exit(f"without a reason in tests/opinfo/reasons.py: {' '.join(sorted(set(missing)))}")
+
+
+def model_lines(found):
+    """What tests/models/models.py found: a row for each model, a cell for eager and compiled."""
+    cells = list(next(iter(found["models"].values()))["cells"])
+    lines = [
+        "",
+        "## Models of transformers",
+        "",
+        f'Models of `transformers` {found["transformers"]} with tiny configurations and random weights, eager / compiled (`torch.compile(backend="tpu")`,',
+        "the optimizer's step too), float32, against torch's CPU device: the largest difference, relative to the largest value of the tensor; above",
+        f"{found['limit']:g} it is a failure. `generate` has to give the same tokens; with a static cache it must also make no program when it generates the same",
+        "again. With a dynamic cache the compiled forward pass has symbolic sizes. `./dev models` measures, and writes this table.",
+        "",
+        f"| model | {' | '.join(cells)} |",
+        f"|---|{'---|' * len(cells)}",
+    ]
+
+    def text(v):
+        if not isinstance(v, float):
+            return "FAILS: " + str(v).replace("|", "\\|").replace("\n", " ")[:100]
+        return ("same" if v == 0 else f"{v:.0e}") + ("" if v <= found["limit"] else " FAILS")
+
+    good = total = 0
+    for name, model in found["models"].items():
+        row = []
+        for cell in cells:
+            kinds = model["cells"][cell]
+            good += sum(isinstance(v, float) and v <= found["limit"] for v in kinds.values())
+            total += len(kinds)
+            row.append(" / ".join(text(v) for v in kinds.values()) or "does not generate")
+        fell = f" (fell back: {', '.join(model['fell_back'])})" if model["fell_back"] else ""
+        lines.append(f"| {name}{fell} | {' | '.join(row)} |")
+    return [*lines, "", f"{good} of {total} cells pass."]
 
 
 def upstream_lines(found):

@@ -670,6 +670,17 @@ class Skip(Exception):
     pass
 
 
+def compiled(f, backend):
+    """The call as a graph of its own."""
+    import torch
+
+    def call(*args, **kwargs):
+        return f(*args, **kwargs)
+
+    torch._dynamo.reset()
+    return torch.compile(call, backend=backend, dynamic=False)
+
+
 class Runner:
     def __init__(self, a):
         import torch
@@ -706,6 +717,8 @@ class Runner:
         if hasattr(sample, "module"):
             kwargs["_module"] = sample.module
         f = fn or unit.call
+        if self.a.compile and torch.device(device).type != "cpu":
+            f = compiled(f, self.a.compile)
 
         def go():
             self.seed(seed)
@@ -1359,6 +1372,9 @@ def main():
         const="inplace,out",
         default="",
         help=f"comma list of {','.join(VARIANTS)}, or all; given bare: inplace,out",
+    )
+    p.add_argument(
+        "--compile", nargs="?", const="tpu", default="", metavar="BACKEND", help="each call by torch.compile (backend tpu)"
     )
     p.add_argument("--timeout", type=float, default=60, help="seconds per op x dtype (default 60)")
     p.add_argument("--start-timeout", type=float, default=180)

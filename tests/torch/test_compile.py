@@ -3,6 +3,7 @@
 import copy
 import math
 import os
+import uuid
 import warnings
 from functools import partial
 
@@ -773,6 +774,72 @@ def test_dynamic_training():
             close(q.grad, p.grad)
 
 
+@pytest.mark.parametrize("mask_sizes", [(2, 1), (1, 1), None])
+def test_dynamic_attention(mask_sizes):
+    """What attention is made of is chosen while its sizes are symbols."""
+    f = compiled(F.scaled_dot_product_attention, dynamic=True, fullgraph=True)
+    for n in (5, 7):
+        torch.manual_seed(n)
+        here = [torch.randn(2, 4, 3, 8), torch.randn(2, 4, n, 8), torch.randn(2, 4, n, 8)]
+        there = [x.to(DEVICE).requires_grad_() for x in here]
+        mask = None if mask_sizes is None else (torch.rand(*mask_sizes, 3, n) > 0.4).index_fill(-1, torch.tensor([0]), True)
+        want = F.scaled_dot_product_attention(*(x.requires_grad_() for x in here), mask)
+        got = f(*there, to_device(mask) if mask is not None else None)
+        close(got, want)
+        want.square().sum().backward()
+        got.square().sum().backward()
+        for x, y in zip(here, there, strict=True):
+            close(y.grad, x.grad)
+
+
+GROUPED = {
+    "rows": ((8, 40), (3, 40, 16)),
+    "columns": ((3, 40, 16), (16, 8)),
+    "summed": ((16, 8), (8, 24)),
+    "batch": ((3, 8, 16), (3, 16, 8)),
+}
+
+
+@device_only
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", GROUPED)
+def test_grouped_mm(name, dtype):
+    """One program, for PyTorch reads the offsets on the host; eager and compiled, with gradients, in any floating dtype. The last
+    group is empty; a place that is in no group gives zeros."""
+    a, b = (torch.randn(*sizes, generator=torch.Generator().manual_seed(i)).to(dtype) for i, sizes in enumerate(GROUPED[name]))
+    offs = None if name == "batch" else torch.tensor([3, 8, 8], dtype=torch.int32)
+    tol = 1e-5 if dtype == torch.float32 else 2e-2
+    here = [x.clone().requires_grad_() for x in (a, b)]
+    want = F.grouped_mm(*here, offs=offs)
+    want.float().square().sum().backward()
+    for call in (F.grouped_mm, compiled(F.grouped_mm, fullgraph=True)):
+        there = [x.to(DEVICE).requires_grad_() for x in (a, b)]
+        got = call(*there, offs=None if offs is None else offs.to(DEVICE))
+        close(got, want, tol, tol)
+        got.float().square().sum().backward()
+        for x, y in zip(here, there, strict=True):
+            close(y.grad, x.grad, tol, tol * float(x.grad.abs().max()))
+
+
+@device_only
+def test_grouped_mm_checks():
+    a, b = torch.ones(5, 8, device=DEVICE), torch.ones(2, 8, 4, device=DEVICE)
+    ends = torch.tensor([2, 3], dtype=torch.int32, device=DEVICE)
+    same(F.grouped_mm(a, b, offs=ends), torch.tensor([8.0, 8, 8, 0, 0]).unsqueeze(1).expand(5, 4))
+    b[1] = float("inf")  # of another group
+    same(F.grouped_mm(a, b, offs=ends)[:2], torch.full((2, 4), 8.0))
+    for args, error in (
+        ((a, b, None), "Offsets tensor not provided"),
+        ((b.transpose(1, 2), b, ends), "Offsets tensor provided, but is not needed"),
+        ((a, b, ends[:1]), "batch sizes have to match"),
+        ((a, b, ends.long()), "Offsets have to be 1-D and int32"),
+        ((a, b.double(), ends), "Expected inputs of one dtype"),
+        ((a[:, :4], b, ends), "contraction dimension"),
+    ):
+        with pytest.raises(RuntimeError, match=error):
+            F.grouped_mm(args[0], args[1], offs=args[2])
+
+
 def test_data_dependent_sizes():
     def fn(x):
         return x.nonzero() * 2, x[x > 0].sum(), (x > 0).sum().item() + 1
@@ -801,6 +868,72 @@ def test_options():
         compiled(lambda x: x + 3, options={"fallback": 3})(x)
     with pytest.raises(Exception, match="unknown mode 'quick'"):
         compiled(lambda x: x + 3, mode="quick")(x)
+
+
+@device_only
+def test_xla_options(tmp_path):
+    """They reach XLA, each kind of value, and make another program."""
+    x = torch.randn(5, 5)
+
+    def fn(x):
+        return (x @ x).sin() + 2
+
+    folder = tmp_path / uuid.uuid4().hex  # a name that no cache knows
+    close(compiled(fn, options={"xla": {"xla_dump_to": str(folder)}})(x.to(DEVICE)), fn(x))
+    assert any(folder.iterdir())
+    before = torch.tpu.cache_stats()
+    plain = {
+        "xla_backend_optimization_level": 1,
+        "xla_llvm_disable_expensive_passes": True,
+        "xla_multiheap_size_constraint_per_heap": -1,
+    }
+    close(compiled(fn, options={"xla": plain})(x.to(DEVICE)), fn(x))
+    synchronize()
+    after = torch.tpu.cache_stats()
+    assert after["disk_hits"] + after["disk_misses"] > before["disk_hits"] + before["disk_misses"]  # another key
+
+
+@device_only
+@pytest.mark.parametrize(
+    "options, error",
+    [
+        ({"xla_no_such": 1}, r"with the options of XLA xla_no_such = 1: .*No such compile option: 'xla_no_such'"),
+        ({"xla_backend_optimization_level": "much"}, "'much' is not a valid int32 value"),
+        ({"xla_backend_optimization_level": 0.5}, "xla_backend_optimization_level"),
+        ({"a b": 1}, "'a b' is no name of an option"),
+        ({"x": None}, "x: expected a bool, an int of 64 bits, a float or a line of text, got None"),
+        ({"x": "two\nlines"}, "x: expected a bool"),
+        ({"x": 1 << 63}, "x: expected a bool"),
+        (3, "option 'xla': expected {name: value}, got int"),
+    ],
+)
+def test_bad_xla_options(options, error):
+    with pytest.raises(Exception, match=error):
+        compiled(lambda x: x * 5, options={"xla": options})(torch.ones(2, device=DEVICE))
+    same(compiled(lambda x: x * 5)(torch.ones(2, device=DEVICE)), torch.full((2,), 5.0))
+
+
+DUMPS = """
+import torch
+f = torch.compile(lambda x: (x @ x).sin(), backend="tpu")
+f(torch.ones(3, 3, device="tpu"))
+"""
+
+
+@device_only
+def test_dump(tmp_path):
+    """Each program's StableHLO, what XLA made of it, and the FX graph of a compiled one; also when it comes from the disk."""
+    for turn in ("first", "again"):
+        folder = tmp_path / turn
+        folder.mkdir()
+        run_python(DUMPS, TORCH_TPU_DUMP=str(folder), TORCH_TPU_CACHE_DIR=str(tmp_path / "cache"))
+        (fx,) = folder.glob("compiled_graph*.fx.py")
+        stem = fx.name.removesuffix(".fx.py")
+        assert "torch.ops.aten.mm.default" in fx.read_text()
+        assert "stablehlo.dot_general" in (folder / f"{stem}.mlir").read_text()
+        assert " dot(" in (folder / f"{stem}.hlo.txt").read_text()
+        for f in folder.glob("*.mlir"):
+            assert f.with_suffix(".hlo_with_config.pb").stat().st_size > 0
 
 
 @device_only
@@ -851,3 +984,95 @@ def test_the_package_leaves_other_backends_alone():
     close_cpu = torch.compile(lambda x: x.sin(), backend="aot_eager")(x)
     assert torch.equal(close_cpu, x.sin())
     assert os.environ.get("TORCHDYNAMO_DISABLE") is None
+
+
+# ---- torch.compiler and torch._dynamo ----------------------------------------------------------------------------------
+
+
+@device_only
+def test_set_stance():
+    x = torch.ones(3, device=DEVICE)
+    f = compiled(lambda x: x * 2 + 1)
+    with torch.compiler.set_stance("force_eager"):
+        same(f(x), torch.full((3,), 3.0))
+    assert not torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    same(f(x), torch.full((3,), 3.0))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        same(f(x), torch.full((3,), 3.0))
+        with pytest.raises(RuntimeError, match="Detected recompile when torch.compile stance is 'fail_on_recompile'"):
+            f(torch.ones(2, 3, device=DEVICE))
+    with torch.compiler.set_stance("eager_on_recompile"):
+        same(f(torch.ones(2, 3, device=DEVICE)), torch.full((2, 3), 3.0))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@device_only
+def test_dynamo_explain():
+    def fn(x):
+        y = x + 1
+        torch._dynamo.graph_break()
+        return y * 2
+
+    found = torch._dynamo.explain(fn)(torch.ones(3, device=DEVICE))
+    assert (found.graph_count, found.graph_break_count) == (2, 1)
+
+
+LOGGED = """
+import torch
+f = torch.compile(lambda x: (x * 2).sum(), backend="tpu")
+x = torch.ones(3, device="tpu", requires_grad=True)
+f(x).backward()
+f(torch.ones(2, 3, device="tpu", requires_grad=True))
+"""
+
+
+@device_only
+def test_torch_logs():
+    """PyTorch's own logs show what is compiled and why again."""
+    said = run_python(LOGGED, TORCH_LOGS="graph_code,aot_graphs,recompiles").stderr
+    for text in ("TRACED GRAPH", "Forward graph", "Backward graph", "torch.ops.aten.mul.Tensor", "Recompiling function", "tpu:0"):
+        assert text in said, text
+
+
+SAVES = """
+import sys, torch
+f = torch.compile(lambda x: (x @ x).sin().sum(), backend="tpu")
+x = torch.ones(4, 4, requires_grad=True, device="tpu")
+if "load" in sys.argv:
+    info = torch.compiler.load_cache_artifacts(open(sys.argv[1], "rb").read())
+    assert len(info.artifacts["tpu"]) == 2, info
+    torch.tpu.set_compile_policy("warn")
+f(x).backward()
+torch.tpu.synchronize()
+if "load" not in sys.argv:
+    data, info = torch.compiler.save_cache_artifacts()
+    assert len(info.artifacts["tpu"]) == 2, info
+    open(sys.argv[1], "wb").write(data)
+    torch.compiler.load_cache_artifacts(data)  # they are there: nothing to do
+print(torch.tpu.compile_count(), torch.tpu.cache_stats()["disk_hits"])
+"""
+
+
+@device_only
+def test_cache_artifacts(tmp_path):
+    """Forward and backward executables go where torch.compiler.load_cache_artifacts takes them."""
+    script = tmp_path / "script.py"
+    script.write_text(SAVES)
+
+    def run(cache, *args):
+        code = f"import sys, runpy; sys.argv = ['', {str(tmp_path / 'artifacts')!r}, *{args!r}]; runpy.run_path({str(script)!r}, run_name='__main__')"
+        return run_python(code, TORCH_TPU_CACHE_DIR=str(tmp_path / cache))
+
+    run("one")
+    loaded = run("two", "load")
+    assert "compiled forward" not in loaded.stderr and "compiled backward" not in loaded.stderr
+    assert int(loaded.stdout.split()[1]) >= 2
+
+
+@device_only
+def test_second_process_compiles_nothing(tmp_path):
+    for _ in range(2):
+        out = run_python(
+            LOGGED + "torch.tpu.synchronize(); print(torch.tpu.compile_count())", TORCH_TPU_CACHE_DIR=str(tmp_path)
+        ).stdout
+    assert out.split() == ["0"]

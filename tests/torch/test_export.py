@@ -196,3 +196,254 @@ def test_an_operator_of_the_host():
 
     with pytest.raises(NotImplementedError, match=r"aten.nonzero.default at .*test_export.py:\d+ cannot be part"):
         to_stablehlo(torch.export.export(Read(), (torch.ones(3),)))
+
+
+# ---- loading -----------------------------------------------------------------------------------------------------------
+
+
+def on_device(tree):
+    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to("tpu"), tree)
+
+
+def assert_runs(program, module, args, kwargs, turns=2):
+    """The program does what the module does on the CPU: results, and what becomes of arguments and buffers."""
+    there, named = on_device(args), on_device(kwargs)
+    for _ in range(turns):
+        torch.testing.assert_close(
+            program(*there, **named), module(*args, **kwargs), rtol=1e-5, atol=1e-6, check_device=False, check_stride=False
+        )
+        torch.testing.assert_close(there, args, rtol=1e-5, atol=1e-6, check_device=False)
+        for name, b in module.named_buffers():
+            if name in program.state:
+                torch.testing.assert_close(program.state[name].cpu(), b)
+
+
+@pytest.mark.parametrize("weights", ["arguments", "constants"])
+@pytest.mark.parametrize("name", CASES)
+def test_round_trip(name, weights, tmp_path):
+    from torch_tpu.export import load
+
+    module, args, kwargs, _, made = exported(name, weights)
+    made.save_artifact(tmp_path / "made")
+    assert_runs(load(tmp_path / "made"), module, args, kwargs)
+
+
+def test_round_trip_without_a_file():
+    from torch_tpu.export import load
+
+    module, args, kwargs, _, made = exported("mlp", "arguments")
+    assert_runs(load(made), module, args, kwargs)
+
+
+@pytest.mark.parametrize("weights", ["beside", "none"])
+def test_weights_elsewhere(weights, tmp_path):
+    from torch_tpu.export import load
+
+    module, args, kwargs, _, made = exported("conv", "arguments")
+    made.save_artifact(tmp_path / "made", weights=weights)
+    other = {k: v.clone().add_(0.25) if v.is_floating_point() else v for k, v in module.state_dict().items()}
+    if weights == "beside":
+        assert_runs(load(tmp_path / "made"), module, args, kwargs)
+        (tmp_path / "made.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"no value of net.0.weight; give it: load\(..., weights="):
+        load(tmp_path / "made")
+    program = load(tmp_path / "made", weights=other)
+    module.load_state_dict(other)
+    assert_runs(program, module, args, kwargs)
+    other["net.0.bias"] = torch.ones(5)
+    with pytest.raises(ValueError, match=r"net.0.bias: expected torch.float32 and the sizes \[4\], got torch.float32 and \[5\]"):
+        load(tmp_path / "made", weights=other)
+
+
+def test_weights_are_safetensors(tmp_path):
+    """The file beside the artifact is what others read."""
+    from torch_tpu import _artifact
+
+    held = {
+        "a": torch.randn(2, 3).to(torch.bfloat16),
+        "b": torch.tensor([True, False]),
+        "c": torch.randn(3, dtype=torch.complex64),
+        "d": torch.empty(0, 4),
+        "e": torch.arange(12).reshape(3, 4).t(),
+    }
+    with open(tmp_path / "w", "wb") as f:
+        _artifact.write_weights(f, held)
+    data = (tmp_path / "w").read_bytes()
+    got = _artifact.read_weights(data, "w")
+    assert got.keys() == held.keys() and all(torch.equal(got[k], held[k]) for k in held)
+    with pytest.raises(ValueError, match="w: no whole file of safetensors"):
+        _artifact.read_weights(data[:-1], "w")
+    safetensors = pytest.importorskip("safetensors.torch")
+    got = safetensors.load(data)
+    assert all(torch.equal(got[k], held[k]) for k in held)
+
+
+def test_fresh_process(tmp_path):
+    module, args, _, _, made = exported("mlp", "arguments")
+    made.save_artifact(tmp_path / "made")
+    torch.save((args[0], module(*args).detach()), tmp_path / "data")
+    code = (
+        "import torch\nfrom torch_tpu.export import load\n"
+        f"x, want = torch.load({str(tmp_path / 'data')!r})\n"
+        f"p = load({str(tmp_path / 'made')!r})\n"
+        "torch.testing.assert_close(p(x.to('tpu')).cpu(), want)\n"
+        "print(torch.tpu.compile_count())"
+    )
+    for _ in range(2):
+        out = run_python(code, TORCH_TPU_CACHE_DIR=str(tmp_path / "cache")).stdout
+    assert out.split() == ["0"]  # the second process found the executable
+
+
+class Empty(torch.nn.Module):
+    def forward(self, x, y):
+        return x[:0], y.sum() + x, y, None
+
+
+def test_tensors_without_elements(tmp_path):
+    from torch_tpu.export import load, to_stablehlo
+
+    args = (torch.ones(2, 3), torch.ones(0, 4))
+    made = to_stablehlo(torch.export.export(Empty(), args))
+    assert [v.shape for v in made.outputs] == [(2, 3)]
+    made.save_artifact(tmp_path / "made")
+    assert_runs(load(tmp_path / "made"), Empty(), args, {})
+
+
+class Random(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.5), torch.rand_like(x)
+
+
+def test_random_numbers(tmp_path):
+    """The same as in eager mode, and the generator moves on."""
+    from torch_tpu.export import load, to_stablehlo
+
+    x = torch.ones(3, 4)
+    to_stablehlo(torch.export.export(Random(), (x,))).save_artifact(tmp_path / "made")
+    x, runs = x.to("tpu"), []
+    for run in (load(tmp_path / "made"), Random()):
+        torch.tpu.manual_seed(5)
+        runs.append([t for _ in range(2) for t in run(x)])
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+    assert not torch.equal(runs[0][1], runs[0][3])
+
+
+FOREIGN = """module @other attributes {mhlo.num_partitions = 1 : i32} {
+  func.func private @twice(%arg0: tensor<2x3xf32>) -> tensor<2x3xf32> {
+    %0 = stablehlo.add %arg0, %arg0 : tensor<2x3xf32>
+    return %0 : tensor<2x3xf32>
+  }
+  func.func public @main(%arg0: tensor<2x3xf32> {tf.aliasing_output = 0 : i32, jax.name = "a(1, {"}, %arg1: tensor<i1>) -> (tensor<2x3xf32> {jax.result_info = "r"}, tensor<i1>) {
+    %0 = call @twice(%arg0) : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    return %0, %arg1 : tensor<2x3xf32>, tensor<i1>
+  }
+}
+"""
+
+
+def test_text_of_others(tmp_path):
+    """Even where it may put its result into an argument, the argument stays."""
+    from torch_tpu.export import load
+
+    (tmp_path / "text").write_text(FOREIGN)
+    program = load(tmp_path / "text")
+    x, y = torch.randn(2, 3), torch.tensor(True)
+    there = x.to("tpu")
+    for _ in range(2):
+        got = program(there, y.to("tpu"))
+        assert torch.equal(got[0].cpu(), x * 2) and got[1].item() is True and torch.equal(there.cpu(), x)
+    assert torch.equal(program(x.t().contiguous().to("tpu").t(), y.to("tpu"))[0].cpu(), x * 2)
+    with pytest.raises(TypeError, match="expected 2 tensors, got 1 and 0 by name"):
+        program(there)
+
+
+def test_bytecode(tmp_path):
+    from torch_tpu.export import load
+
+    jax = pytest.importorskip("jax")
+    from jax import export as jax_export
+
+    made = jax_export.export(jax.jit(lambda x: (x * 2, x.sum())))(jax.ShapeDtypeStruct((3,), "float32"))
+    (tmp_path / "made").write_bytes(made.mlir_module_serialized)
+    with pytest.raises(ValueError, match="is MLIR bytecode: give inputs= and outputs="):
+        load(tmp_path / "made")
+    program = load(tmp_path / "made", inputs=[torch.empty(3)], outputs=[torch.empty(3), torch.empty(())])
+    got = program(torch.tensor([1.0, 2, 3], device="tpu"))
+    assert got[0].tolist() == [2, 4, 6] and got[1].item() == 6
+
+
+def test_bad_arguments(tmp_path):
+    from torch_tpu.export import load
+
+    *_, made = exported("counter", "arguments")
+    program = load(made)
+    x, total, scale = torch.randn(2, 3, device="tpu"), torch.randn(1, device="tpu"), torch.tensor(2.0, device="tpu")
+    with pytest.raises(TypeError, match="expected arguments nested as in the example"):
+        program(x, total)
+    with pytest.raises(TypeError, match="x: expected a tensor, got int"):
+        program(1, total, scale=scale)
+    with pytest.raises(
+        ValueError, match=r"x: expected a torch.float32 tensor of the sizes \[2, 3\], got torch.float32 and \[3, 2\]"
+    ):
+        program(x.t(), total, scale=scale)
+    with pytest.raises(ValueError, match=r"total: expected a torch.float32 .*got torch.float64"):
+        program(x, total.double(), scale=scale)
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device, .*tpu:0 .*cpu"):
+        program(x, total.cpu(), scale=scale)
+    program(x, total, scale=scale)
+
+
+def test_bad_files(tmp_path):
+    import json
+    import zipfile
+
+    from torch_tpu.export import load
+
+    *_, made = exported("mlp", "arguments")
+    path = tmp_path / "made"
+    made.save_artifact(path)
+    whole = path.read_bytes()
+    for n in (len(whole) - 1, len(whole) // 2, 40):
+        path.write_bytes(whole[:n])
+        with pytest.raises(ValueError, match="is damaged or cut off"):
+            load(path)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 255  # in the weights
+    path.write_bytes(flipped)
+    with pytest.raises(ValueError, match="is damaged or cut off"):
+        load(path)
+    path.write_bytes(whole)
+    with zipfile.ZipFile(path) as z:
+        parts = {n: z.read(n) for n in z.namelist()}
+
+    def changed(edit):
+        head = json.loads(parts["torch_tpu_export.json"])
+        edit(head)
+        with zipfile.ZipFile(path, "w") as z:
+            for n, data in parts.items():
+                z.writestr(n, json.dumps(head) if n.endswith("json") else data)
+        return load(path)
+
+    assert changed(lambda head: None).inputs
+    with pytest.raises(ValueError, match="has the format 2; this version of torch_tpu reads the formats up to 1"):
+        changed(lambda head: head.update(format=2))
+    with pytest.raises(ValueError, match="the header of .* is damaged: KeyError"):
+        changed(lambda head: head.pop("in_spec"))
+    with pytest.raises(ValueError, match="what @main of the text gives is not what the artifact's header says"):
+        changed(lambda head: head["outputs"][0].update(shape=[3, 4]))
+    for text, error in (
+        (FOREIGN[:250], "cut off"),
+        ("module {}", "has no function @main"),
+        (FOREIGN.replace("tensor<i1>", "tensor<?xi1>"), "only tensors of known sizes"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=error):
+            load(path)
+    path.write_text(FOREIGN[:-20])
+    with pytest.raises(RuntimeError):  # XLA's parser
+        load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="is no artifact, no StableHLO text and no MLIR bytecode"):
+        load(path)
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "none")

@@ -317,7 +317,7 @@ class _Run:
         handle = ops.capture_end(outputs, "graph", self.name, True)
         del outputs
         try:
-            text, parameters, places = ops.graph_text(handle)
+            text, parameters, places, _ = ops.graph_text(handle)
         finally:
             ops.release_graph(handle)
         inputs = [Value(name, kind, tuple(t.shape), t.dtype) for t, name, kind in self.state.items]
