@@ -193,6 +193,15 @@ std::string describe(const Kernel &k, const torch::jit::Stack &stack, size_t bas
   return out.str();
 }
 
+void own_written(const Kernel &k, const c10::IValue *in) {
+  for (size_t i = 0; i < k.args.size(); i++) {
+    if (!k.args[i].written) continue;
+    if (in[i].isTensor()) before_write(in[i].toTensor());
+    else if (in[i].isTensorList())
+      for (const c10::IValue &e : in[i].toListRef()) before_write(e.toTensor());
+  }
+}
+
 inline bool shares_written_storage(const Kernel &k, const tpu_value *v) {
   const tpu_store *seen = nullptr;
   for (size_t i = 0; i < k.args.size(); i++)
@@ -233,6 +242,8 @@ void Kernel::call(torch::jit::Stack *stack) {
       bound->check(*this, in);
     } catch (const c10::Error &) { out_of_range = std::current_exception(); }
   }
+
+  if (C10_UNLIKELY(any_lazy_clone.load(std::memory_order_relaxed)) && writes) own_written(*this, in);
 
   size_t ntensors = nargs, nints = 0, nvals = 0;
   if (C10_UNLIKELY(has_lists)) {
