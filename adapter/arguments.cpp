@@ -5,6 +5,7 @@
 #include <ATen/native/FractionalMaxPooling.h>
 #include <ATen/native/GridSamplerUtils.h>
 #include <ATen/native/LinearAlgebraUtils.h>
+#include <ATen/native/TypeProperties.h>
 #include <ATen/ops/result_type.h>
 
 #include <cmath>
@@ -251,6 +252,23 @@ void multinomial_out(c10::IValue *a) {
   multinomial_values(a);
 }
 
+// addr(self, vec1, vec2, beta, alpha): checked by the result's dtype
+void addr(c10::IValue *a) {
+  at::native::ResultTypeState all = {};
+  for (int i = 0; i < 3; i++) all = at::native::update_result_type_state(a[i].toTensor(), all);
+  const at::ScalarType t = at::native::result_type(all);
+  const bool inexact = at::isFloatingType(t) || at::isComplexType(t);
+  for (int i : {3, 4}) {
+    const char *name = i == 3 ? "beta" : "alpha";
+    const at::Scalar s = a[i].toScalar();
+    TORCH_CHECK(!s.isBoolean() || t == c10::kBool, "Boolean ", name, " only supported for Boolean results.");
+    TORCH_CHECK(inexact || s.isIntegral(true), "For integral input tensors, argument ", name,
+                " must not be a floating point number.");
+    TORCH_CHECK(at::isComplexType(t) || !s.isComplex() || s.toComplexDouble().imag() == 0,
+                "value cannot be converted to type ", c10::scalarTypeToTypeMeta(t).name(), " without overflow");
+  }
+}
+
 // randperm(n, generator, ...): no numbers of none
 void randperm(c10::IValue *a) {
   if (a[0].isInt() && a[0].toInt() == 0) a[1] = c10::IValue();
@@ -452,6 +470,9 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::multilabel_margin_loss_forward.output", multilabel_margin},
                                       {"aten::cholesky_inverse", cholesky_inverse},
                                       {"aten::cholesky_inverse.out", cholesky_inverse},
+                                      {"aten::addr", addr},
+                                      {"aten::addr_", addr},
+                                      {"aten::addr.out", addr},
                                       {"aten::ormqr", ormqr},
                                       {"aten::ormqr.out", ormqr},
                                       {"aten::normal.float_Tensor", normal_std},

@@ -184,6 +184,19 @@ bool saves_no_statistics(const Frame &f) {
          !f.args[5].toBool();
 }
 
+// geqrf has no meta kernel. LAPACK and cuSOLVER leave the reflections with columns first in memory.
+bool geqrf_meta(const Frame &f, tpu_meta *outs, int *n) {
+  const at::Tensor &x = f.args[0].toTensor();
+  if (f.kernel->has_out || x.dim() < 2) return false;
+  auto sizes = x.sizes().vec();
+  const auto options = at::TensorOptions().device(c10::kMeta).dtype(x.dtype());
+  const at::Tensor reflections = at::empty(x.mT().sizes(), options).mT();
+  sizes.pop_back();
+  sizes.back() = std::min(x.size(-2), x.size(-1));
+  *n = 2;
+  return fill(reflections, outs[0]) && fill(at::empty(sizes, options), outs[1]);
+}
+
 // The 3-d pooling keeps the order of an image without a batch too; its meta kernel looks at those with one only.
 bool pools_channels_last_volume(const Frame &f) {
   if (f.kernel->handle.schema().name() != "aten::max_pool3d_with_indices") return false;
@@ -199,6 +212,7 @@ tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known
   *n = 0;
   *known = false;
   try {
+    if (k.has_out) check_out_dtype(f);
     MetaArgs m;
     torch::jit::Stack stack;
     if (run_meta(f, m, stack) == Outcome::unknown) {
@@ -207,6 +221,7 @@ tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known
         return tpu_err_new(TPU_ERR_RUNTIME, "the functional form is used");
       }
       check_written(f);
+      *known = k.handle.schema().name() == "aten::geqrf" && geqrf_meta(f, outs, n);
       return nullptr;
     }
     check_written(f);

@@ -189,6 +189,7 @@ Four lstsq(const Tensor &self, const Tensor &b, std::optional<double> rcond, std
   Tensor solution = r[0], residuals = r[1], rank = r[2], values = r[3];
   const int64_t m = self.size(-2), n = self.size(-1);
   const Tensor none = residuals.new_empty({0});
+  solution = solution.mT().contiguous().mT();  // columns first in memory, as LAPACK and cuSOLVER leave it
   if (vector) solution = solution.squeeze(-1);
   if (name == "gels") {
     if (rank.numel() && self.numel())
@@ -208,10 +209,12 @@ std::tuple<Tensor &, Tensor &, Tensor &, Tensor &> lstsq_out(const Tensor &self,
                                                              std::optional<c10::string_view> driver, Tensor &solution,
                                                              Tensor &residuals, Tensor &rank, Tensor &values) {
   const auto [x, r, k, s] = lstsq(self, b, rcond, driver);
-  const std::pair<const Tensor &, Tensor &> all[] = {{x, solution}, {r, residuals}, {k, rank}, {s, values}};
-  for (const auto &[from, to] : all) {
-    TORCH_CHECK(c10::canCast(from.scalar_type(), to.scalar_type()), "torch.linalg.lstsq: Expected out tensor to have ",
-                "dtype ", from.scalar_type(), ", but got ", to.scalar_type());
+  const std::tuple<const Tensor &, Tensor &, const char *> all[] = {
+      {x, solution, "solution"}, {r, residuals, "residuals"}, {k, rank, "rank"}, {s, values, "singular_values"}};
+  for (const auto &[from, to, what] : all) {
+    TORCH_CHECK(c10::canCast(from.scalar_type(), to.scalar_type()), "torch.linalg.lstsq: Expected ", what,
+                " to be safely castable from ", from.scalar_type(), " dtype, but got ", what, " with dtype ",
+                to.scalar_type());
     at::native::resize_output(to, from.sizes());
     to.copy_(from);
   }
