@@ -358,3 +358,12 @@ def test_one_filter_a_channel(function, kwargs, dtype):
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     for got, want in zip(run(DEVICE), run("cpu"), strict=True):
         check(got, want, tolerance, tolerance * 4)
+
+
+@pytest.mark.parametrize("name", ["ReflectionPad2d", "ReplicationPad2d", "ReflectionPad3d", "ReplicationPad3d"])
+def test_padding_keeps_the_order_of_an_image(name):
+    pad = getattr(nn, name)(1)
+    x = torch.randn((2, 3, 4, 5, 6) if "3d" in name else (2, 3, 5, 6))
+    for y in (x, x[0], x.to(memory_format=torch.channels_last_3d if "3d" in name else torch.channels_last)):
+        got, want = pad(y.to(DEVICE)), pad(y)
+        assert got.stride() == want.stride() and torch.equal(got.cpu(), want)

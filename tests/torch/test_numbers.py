@@ -807,3 +807,15 @@ def test_factors_with_columns_first_in_memory():
         got, want = f(DEVICE), f("cpu")
         assert got.stride()[-2:] == (1, got.size(-2)) and want.stride(-2) == 1
         torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("fn", [torch.sinh, torch.cosh])
+def test_hyperbolic_functions_of_large_numbers(fn, dtype):
+    x = torch.tensor([0.0, -0.0, 1e-3, -0.3, 0.999, 1.0, -1.001, 20.0, 54.0, -80.0, 200.0, math.inf, -math.inf, math.nan])
+    if dtype == torch.float64:
+        x[-4] = 700
+    want = fn(x.double()).to(dtype)
+    got = fn(x.to(dtype).to(DEVICE)).cpu()
+    torch.testing.assert_close(got, want, rtol=4 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
+    assert torch.equal(got.signbit()[:-1], want.signbit()[:-1])
