@@ -382,6 +382,7 @@ OVERLAPPING = {
     "index_fill_": lambda x, i: x.index_fill_(1, i, 9.0),
     "index_fill_ of a tensor": lambda x, i: x.index_fill_(0, i, torch.tensor(9.0, device=x.device)),
     "index_put_": lambda x, i: x.index_put_((i,), torch.tensor(9.0, device=x.device)),
+    "index_put_ accumulate": lambda x, i: x.index_put_((i,), torch.tensor(9.0, device=x.device), accumulate=True),
     "x[i] =": lambda x, i: x.__setitem__(i, 9.0),
     "x[mask] =": lambda x, i: x.__setitem__(x > 1, 9.0),
     "threshold_": lambda x, i: F.threshold_(x, 5.0, 9.0),
