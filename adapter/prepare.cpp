@@ -383,7 +383,8 @@ constexpr const char *kMaskedFillScalar = "aten::masked_fill_.Scalar", *kMaskedF
                      *kThreshold = "aten::threshold_";
 
 // masked_fill_, index_fill_ and index_put_ may write elements that lie on one another, with a warning. Where several
-// values go to one place it gets one of them, or their sum. threshold_ may too, and gives elements in one place one value.
+// values go to one place it gets one of them, or their sum. threshold_ may too, and gives elements in one place one
+// value.
 template <const char *const *name>
 void write_any(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   static Kernel *k = need_kernel(*name);
