@@ -201,10 +201,23 @@ void multilabel_margin(c10::IValue *a) {
 
 void cholesky_inverse(c10::IValue *a) { at::native::squareCheckInputs(a[0].toTensor(), "cholesky_inverse"); }
 
+// linalg_householder_product(input, tau)
+void householder(c10::IValue *a) {
+  const at::Tensor &x = a[0].toTensor(), &tau = a[1].toTensor();
+  if (x.dim() < 2 || x.dim() - tau.dim() != 1) return;  // the meta kernel says so
+  TORCH_CHECK(x.scalar_type() == tau.scalar_type(), "torch.linalg.householder_product: tau dtype ", tau.scalar_type(),
+              " does not match input dtype ", x.scalar_type());
+}
+
 // ormqr(self, tau, other, left, transpose)
 void ormqr(c10::IValue *a) {
   const at::Tensor &x = a[0].toTensor(), &tau = a[1].toTensor(), &other = a[2].toTensor();
   if (x.dim() < 2 || other.dim() < 2 || tau.dim() < 1) return;  // the meta kernel says so
+  const std::pair<const at::Tensor &, const char *> others[] = {{tau, "tau"}, {other, "other"}};
+  for (const auto &[t, name] : others)
+    TORCH_CHECK(t.scalar_type() == x.scalar_type(), "torch.ormqr: Expected input and ", name,
+                " to have the same dtype, but input has dtype", x.scalar_type(), " and ", name, " has dtype ",
+                t.scalar_type());
   const bool left = a[3].toBool();
   TORCH_CHECK(tau.size(-1) == std::min(other.size(left ? -2 : -1), x.size(-1)),
               "torch.ormqr: tau.shape[-1] must be equal to min(other.shape[", left ? "-2" : "-1",
@@ -470,6 +483,8 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::multilabel_margin_loss_forward.output", multilabel_margin},
                                       {"aten::cholesky_inverse", cholesky_inverse},
                                       {"aten::cholesky_inverse.out", cholesky_inverse},
+                                      {"aten::linalg_householder_product", householder},
+                                      {"aten::linalg_householder_product.out", householder},
                                       {"aten::addr", addr},
                                       {"aten::addr_", addr},
                                       {"aten::addr.out", addr},

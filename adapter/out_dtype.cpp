@@ -83,6 +83,28 @@ const std::unordered_map<std::string, Entry> &entries() {
   return table;
 }
 
+// The second `out` of some: indices, of one dtype.
+struct Second {
+  at::ScalarType want;
+  const char *text;
+};
+const std::unordered_map<std::string, Second> &seconds() {
+  static const char *const median =
+      "Expected tensor for argument #1 'indices' to have scalar type Long; but got torch.{o}Tensor instead (while "
+      "checking arguments for median)";
+  static const std::unordered_map<std::string, Second> table = {
+      {"aten::cummax.out", {at::kLong, "expected scalar_type {i} but found {o}"}},
+      {"aten::cummin.out", {at::kLong, "expected scalar_type {i} but found {o}"}},
+      {"aten::frexp.Tensor_out", {at::kInt, "torch.frexp() expects exponent to have int dtype but got {O}"}},
+      {"aten::kthvalue.values", {at::kLong, "output indices must be of scalar type Long"}},
+      {"aten::median.dim_values", {at::kLong, median}},
+      {"aten::mode.values", {at::kLong, "expected scalar type '{i}' but got '{o}' for indices output"}},
+      {"aten::nanmedian.dim_values", {at::kLong, median}},
+      {"aten::sort.values", {at::kLong, STRUCTURED}},
+      {"aten::sort.values_stable", {at::kLong, STRUCTURED}}};
+  return table;
+}
+
 std::string filled(const char *text, at::ScalarType in, at::ScalarType out) {
   std::string s;
   for (const char *p = text; *p; p++) {
@@ -95,6 +117,30 @@ std::string filled(const char *text, at::ScalarType in, at::ScalarType out) {
     p += 2;
   }
   return s;
+}
+
+void check_first(const Frame &f, const Entry &e, at::ScalarType out) {
+  const std::string &name = f.kernel->handle.schema().name();
+  if (!f.args[e.argument].isTensor() || !f.args[e.argument].toTensor().defined()) return;
+  const at::Tensor &given = f.args[e.argument].toTensor();
+  at::ScalarType in = given.scalar_type();
+  bool fits = false;
+  switch (e.rule) {
+    case SAME: fits = in == out; break;
+    case FLOATED:
+      if (at::isIntegralType(in, true)) in = c10::get_default_dtype_as_scalartype();
+      [[fallthrough]];
+    case CAST: fits = at::canCast(in, out); break;
+    case PROMOTED:
+      in = f.args[1].isTensor() ? at::result_type(given, f.args[1].toTensor())
+                                : at::result_type(given, f.args[1].toScalar());
+      fits = at::canCast(in, out);
+      break;
+    case FLOATING: fits = at::isFloatingType(out) || at::isComplexType(out); break;
+  }
+  if (name == "aten::abs" && at::isComplexType(in)) return;  // has a real result
+  if (name == "aten::where") in = at::result_type(given, f.args[2].toTensor()), fits = in == out;
+  TORCH_CHECK(fits, filled(e.text, in, out));
 }
 
 // searchsorted and bucketize: out_int32 says which of two
@@ -119,29 +165,12 @@ void check_out_dtype(const Frame &f) {
   const at::ScalarType out = f.args[o].toTensor().scalar_type();
   const auto &name = k.handle.schema().operator_name();
   if (name.name == "aten::searchsorted" || name.name == "aten::bucketize") return check_places(f, out);
-  const auto it = entries().find(c10::toString(name));
-  if (it == entries().end()) return;
-  const Entry &e = it->second;
-  if (!f.args[e.argument].isTensor() || !f.args[e.argument].toTensor().defined()) return;
-  const at::Tensor &given = f.args[e.argument].toTensor();
-  at::ScalarType in = given.scalar_type();
-  bool fits = false;
-  switch (e.rule) {
-    case SAME: fits = in == out; break;
-    case FLOATED:
-      if (at::isIntegralType(in, true)) in = c10::get_default_dtype_as_scalartype();
-      [[fallthrough]];
-    case CAST: fits = at::canCast(in, out); break;
-    case PROMOTED:
-      in = f.args[1].isTensor() ? at::result_type(given, f.args[1].toTensor())
-                                : at::result_type(given, f.args[1].toScalar());
-      fits = at::canCast(in, out);
-      break;
-    case FLOATING: fits = at::isFloatingType(out) || at::isComplexType(out); break;
-  }
-  if (name.name == "aten::abs" && at::isComplexType(in)) return;  // has a real result
-  if (name.name == "aten::where") in = at::result_type(given, f.args[2].toTensor()), fits = in == out;
-  TORCH_CHECK(fits, filled(e.text, in, out));
+  const std::string full = c10::toString(name);
+  if (const auto it = entries().find(full); it != entries().end()) check_first(f, it->second, out);
+  const auto second = seconds().find(full);
+  if (second == seconds().end() || o + 1 >= k.args.size() || !f.args[o + 1].isTensor()) return;
+  const at::ScalarType have = f.args[o + 1].toTensor().scalar_type();
+  TORCH_CHECK(have == second->second.want, filled(second->second.text, second->second.want, have));
 }
 
 }  // namespace torch_tpu

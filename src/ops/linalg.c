@@ -87,12 +87,16 @@ OP(triangular_solve, "aten::triangular_solve") {
   RETN(1, a);
 }
 
-/* As LAPACK's, it does not look at the imaginary part of the diagonal, which a Hermitian matrix does not have. */
+/* LAPACK does not look at the imaginary part of the diagonal, which a Hermitian matrix does not have. */
+static val with_real_diagonal(op_ctx *c, val x) {
+  if (ir_failed(G) || !t_is_complex(x)) return x;
+  return t_where(c, t_cmp(c, IR_EQ, row_minus_column(c, x), t_scalar(c, TPU_I32, 0)),
+                 t_cast(c, P_UN(REAL, x), (tpu_dtype)x->dtype), x);
+}
+
 static val cholesky(op_ctx *c, val x, bool upper) {
   if (ir_failed(G) || ir_numel(x) == 0) return x;
-  if (t_is_complex(x))
-    x = t_where(c, t_cmp(c, IR_EQ, row_minus_column(c, x), t_scalar(c, TPU_I32, 0)),
-                t_cast(c, P_UN(REAL, x), (tpu_dtype)x->dtype), x);
+  x = with_real_diagonal(c, x);
   return mat_triangle(c, ir_cholesky(G, x, !upper), upper ? IR_LE : IR_GE);
 }
 
@@ -498,6 +502,7 @@ static val refined(op_ctx *c, val a, val v) {
 OP(linalg_eigh, "aten::_linalg_eigh") {
   val a = T(0);
   if (!mat_check(c, a)) return;
+  a = with_real_diagonal(c, a);
   tpu_dtype d = (tpu_dtype)a->dtype, r = ir_real_dtype(d);
   bool lower = toupper((unsigned char)op_str(c, 1)[0]) != 'U', with_v = INT_OR(2, 1);
   int64_t dims[T_MAX_DIMS], none = 0;

@@ -367,3 +367,13 @@ def test_padding_keeps_the_order_of_an_image(name):
     for y in (x, x[0], x.to(memory_format=torch.channels_last_3d if "3d" in name else torch.channels_last)):
         got, want = pad(y.to(DEVICE)), pad(y)
         assert got.stride() == want.stride() and torch.equal(got.cpu(), want)
+
+
+@pytest.mark.parametrize("n", [0, 2])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_keeps_the_order_of_a_batch_of_none_too(n, affine):
+    x = torch.randn(n, 5, 2, 2, 2).to(memory_format=torch.channels_last_3d)
+    for training in (True, False):
+        m = nn.BatchNorm3d(5, affine=affine).train(training)
+        want, got = m(x), copy.deepcopy(m).to(DEVICE)(x.to(DEVICE))
+        assert got.stride() == want.stride() and got.shape == want.shape

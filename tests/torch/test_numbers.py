@@ -798,6 +798,8 @@ def test_hermitian_matrices_are_read_as_lapack_reads_them(dtype):
     for uplo in "uUlL":  # x has two different triangles
         want = torch.linalg.eigvalsh(x, UPLO=uplo)
         torch.testing.assert_close(torch.linalg.eigvalsh(x.to(DEVICE), UPLO=uplo).cpu(), want, rtol=1e-5, atol=1e-5)
+        want = torch.linalg.eigh(x, UPLO=uplo)[1].abs()
+        torch.testing.assert_close(torch.linalg.eigh(x.to(DEVICE), UPLO=uplo)[1].cpu().abs(), want, rtol=1e-4, atol=1e-4)
 
 
 def test_factors_with_columns_first_in_memory():
