@@ -204,13 +204,20 @@ bool pools_channels_last_volume(const Frame &f) {
   return x.dim() == 4 && !x.is_contiguous() && x.unsqueeze(0).is_contiguous(at::MemoryFormat::ChannelsLast3d);
 }
 
-// These keep an image's order on the CPU; their meta kernels forget it.
-bool keeps_order(const Frame &f) {
-  static const std::unordered_set<std::string> names = {"aten::reflection_pad2d", "aten::reflection_pad3d",
-                                                        "aten::replication_pad2d", "aten::replication_pad3d",
-                                                        "aten::max_unpool2d"};
-  return !f.kernel->has_out && names.count(f.kernel->handle.schema().name()) && f.args[0].isTensor() &&
-         f.args[0].toTensor().suggest_memory_format() != at::MemoryFormat::Contiguous;
+// These keep an image's order on the CPU; their meta kernels forget it. In what order the first result lies.
+at::MemoryFormat kept_order(const Frame &f) {
+  static const std::unordered_map<std::string, int> image_of = {{"aten::reflection_pad2d", 0},
+                                                                {"aten::reflection_pad3d", 0},
+                                                                {"aten::replication_pad2d", 0},
+                                                                {"aten::replication_pad3d", 0},
+                                                                {"aten::max_unpool2d", 0},
+                                                                {"aten::reflection_pad2d_backward", 1},
+                                                                {"aten::reflection_pad3d_backward", 1},
+                                                                {"aten::replication_pad2d_backward", 1},
+                                                                {"aten::replication_pad3d_backward", 1}};
+  const auto it = image_of.find(f.kernel->handle.schema().name());
+  if (it == image_of.end() || f.kernel->has_out || !f.args[it->second].isTensor()) return at::MemoryFormat::Contiguous;
+  return f.args[it->second].toTensor().suggest_memory_format();
 }
 
 }  // namespace
@@ -249,7 +256,8 @@ tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known
     }
     if (!f.resizes.empty()) return tpu_err_new(TPU_ERR_RUNTIME, "an out tensor needs other sizes first");
     const auto put = [&](const at::Tensor &t) { return *n < cap && fill(t, outs[(*n)++]); };
-    if (keeps_order(f)) stack[0] = stack[0].toTensor().contiguous(f.args[0].toTensor().suggest_memory_format());
+    if (const auto order = kept_order(f); order != at::MemoryFormat::Contiguous)
+      stack[0] = stack[0].toTensor().contiguous(order);
     for (const c10::IValue &r : stack) {
       bool ok = true;
       if (r.isTensor()) {

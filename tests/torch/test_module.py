@@ -365,8 +365,13 @@ def test_padding_keeps_the_order_of_an_image(name):
     pad = getattr(nn, name)(1)
     x = torch.randn((2, 3, 4, 5, 6) if "3d" in name else (2, 3, 5, 6))
     for y in (x, x[0], x.to(memory_format=torch.channels_last_3d if "3d" in name else torch.channels_last)):
-        got, want = pad(y.to(DEVICE)), pad(y)
+        a, b = y.to(DEVICE).requires_grad_(), y.clone().requires_grad_()
+        got, want = pad(a), pad(b)
         assert got.stride() == want.stride() and torch.equal(got.cpu(), want)
+        g = torch.rand_like(want)
+        got, want = torch.autograd.grad(got, a, g.to(DEVICE))[0], torch.autograd.grad(want, b, g)[0]
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got.cpu(), want)
 
 
 @pytest.mark.parametrize("n", [0, 2])
