@@ -17,7 +17,7 @@ struct DeviceMemory final : c10::DeviceAllocator {
   }
   // Raw interfaces hand out the address, which is not the store: there is no raw deleter.
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  bool is_simple_data_ptr(const c10::DataPtr &) const override { return false; }
+  bool is_simple_data_ptr(const c10::DataPtr &p) const override { return is_lazy_data_ptr(p); }
   void copy_data(void *dst, const void *src, size_t n) const override {
     if (!n) return;
     size_t to = 0, from = 0;

@@ -5,6 +5,7 @@
 #include <ATen/native/FractionalMaxPooling.h>
 #include <ATen/native/GridSamplerUtils.h>
 #include <ATen/native/LinearAlgebraUtils.h>
+#include <ATen/native/TypeProperties.h>
 #include <ATen/ops/result_type.h>
 
 #include <cmath>
@@ -200,10 +201,23 @@ void multilabel_margin(c10::IValue *a) {
 
 void cholesky_inverse(c10::IValue *a) { at::native::squareCheckInputs(a[0].toTensor(), "cholesky_inverse"); }
 
+// linalg_householder_product(input, tau)
+void householder(c10::IValue *a) {
+  const at::Tensor &x = a[0].toTensor(), &tau = a[1].toTensor();
+  if (x.dim() < 2 || x.dim() - tau.dim() != 1) return;  // the meta kernel says so
+  TORCH_CHECK(x.scalar_type() == tau.scalar_type(), "torch.linalg.householder_product: tau dtype ", tau.scalar_type(),
+              " does not match input dtype ", x.scalar_type());
+}
+
 // ormqr(self, tau, other, left, transpose)
 void ormqr(c10::IValue *a) {
   const at::Tensor &x = a[0].toTensor(), &tau = a[1].toTensor(), &other = a[2].toTensor();
   if (x.dim() < 2 || other.dim() < 2 || tau.dim() < 1) return;  // the meta kernel says so
+  const std::pair<const at::Tensor &, const char *> others[] = {{tau, "tau"}, {other, "other"}};
+  for (const auto &[t, name] : others)
+    TORCH_CHECK(t.scalar_type() == x.scalar_type(), "torch.ormqr: Expected input and ", name,
+                " to have the same dtype, but input has dtype", x.scalar_type(), " and ", name, " has dtype ",
+                t.scalar_type());
   const bool left = a[3].toBool();
   TORCH_CHECK(tau.size(-1) == std::min(other.size(left ? -2 : -1), x.size(-1)),
               "torch.ormqr: tau.shape[-1] must be equal to min(other.shape[", left ? "-2" : "-1",
@@ -249,6 +263,23 @@ void multinomial_out(c10::IValue *a) {
   TORCH_CHECK(a[4].toTensor().scalar_type() == c10::kLong,
               "multinomial expects Long tensor out, got: ", a[4].toTensor().scalar_type());
   multinomial_values(a);
+}
+
+// addr(self, vec1, vec2, beta, alpha): checked by the result's dtype
+void addr(c10::IValue *a) {
+  at::native::ResultTypeState all = {};
+  for (int i = 0; i < 3; i++) all = at::native::update_result_type_state(a[i].toTensor(), all);
+  const at::ScalarType t = at::native::result_type(all);
+  const bool inexact = at::isFloatingType(t) || at::isComplexType(t);
+  for (int i : {3, 4}) {
+    const char *name = i == 3 ? "beta" : "alpha";
+    const at::Scalar s = a[i].toScalar();
+    TORCH_CHECK(!s.isBoolean() || t == c10::kBool, "Boolean ", name, " only supported for Boolean results.");
+    TORCH_CHECK(inexact || s.isIntegral(true), "For integral input tensors, argument ", name,
+                " must not be a floating point number.");
+    TORCH_CHECK(at::isComplexType(t) || !s.isComplex() || s.toComplexDouble().imag() == 0,
+                "value cannot be converted to type ", c10::scalarTypeToTypeMeta(t).name(), " without overflow");
+  }
 }
 
 // randperm(n, generator, ...): no numbers of none
@@ -452,6 +483,11 @@ const ArgumentHooks &argument_hooks() {
                                       {"aten::multilabel_margin_loss_forward.output", multilabel_margin},
                                       {"aten::cholesky_inverse", cholesky_inverse},
                                       {"aten::cholesky_inverse.out", cholesky_inverse},
+                                      {"aten::linalg_householder_product", householder},
+                                      {"aten::linalg_householder_product.out", householder},
+                                      {"aten::addr", addr},
+                                      {"aten::addr_", addr},
+                                      {"aten::addr.out", addr},
                                       {"aten::ormqr", ormqr},
                                       {"aten::ormqr.out", ormqr},
                                       {"aten::normal.float_Tensor", normal_std},

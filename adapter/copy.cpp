@@ -38,6 +38,7 @@ struct InMemoryOrder {
 
 void upload(const Tensor &dst, const Tensor &src) {  // same dtype and sizes
   if (!dst.numel()) return;
+  before_write(dst);
   tpu_tensor d = lend(dst);
   if (src.strides() == dst.strides() && !src.is_contiguous()) {
     const InMemoryOrder m(dst);
@@ -113,6 +114,7 @@ void copy_between(const Tensor &dst, Tensor src) {
     src = dense;
   }
   const auto across = [&](const Tensor &to) {
+    before_write(to);
     const tpu_tensor d = lend(to), s = lend(src);
     throw_if(tpu_copy_across(&d, &s));
   };

@@ -233,6 +233,7 @@ void run_graph(const c10::OperatorHandle &, torch::jit::Stack *stack) {
   c10::SmallVector<Tensor, 16> inputs;
   c10::SmallVector<tpu_tensor, 16> lent(n);
   const auto take = [&](int i, Tensor t) {
+    before_write(t);  // whichever the graph writes: the copy of one that it reads shares the value
     if (t.is_cpu() && t.dim() > 0) t = t.to(device_at(g.info.device));
     if (t.is_cpu()) lend_host(lent[i], t);
     else if (on_tpu(t)) lend_device(lent[i], t.unsafeGetTensorImpl());

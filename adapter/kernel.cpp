@@ -193,6 +193,27 @@ std::string describe(const Kernel &k, const torch::jit::Stack &stack, size_t bas
   return out.str();
 }
 
+void own_written(const Kernel &k, const c10::IValue *in) {
+  for (size_t i = 0; i < k.args.size(); i++) {
+    if (!k.args[i].written) continue;
+    if (in[i].isTensor()) before_write(in[i].toTensor());
+    else if (in[i].isTensorList())
+      for (const c10::IValue &e : in[i].toListRef()) before_write(e.toTensor());
+  }
+}
+
+// Fills and draws in place work element by element, so on tensors of any rank; StableHLO's shapes end at 64 dims.
+bool writes_in_any_shape(const Frame &f) {
+  const Kernel &k = *f.kernel;
+  if (!f.args[0].isTensor() || f.args[0].toTensor().dim() <= 64 || !k.args[0].written || k.args[0].out) return false;
+  for (size_t i = 1; i < k.args.size(); i++)
+    if (k.args[i].kind != Kind::number && k.args[i].kind != Kind::generator) return false;
+  const auto &h = k.handle;
+  return (h.hasTag(at::Tag::pointwise) || h.hasTag(at::Tag::nondeterministic_seeded) ||
+          h.schema().name() == "aten::zero_" || h.schema().name() == "aten::fill_") &&
+         f.args[0].toTensor().is_contiguous();
+}
+
 inline bool shares_written_storage(const Kernel &k, const tpu_value *v) {
   const tpu_store *seen = nullptr;
   for (size_t i = 0; i < k.args.size(); i++)
@@ -233,6 +254,8 @@ void Kernel::call(torch::jit::Stack *stack) {
       bound->check(*this, in);
     } catch (const c10::Error &) { out_of_range = std::current_exception(); }
   }
+
+  if (C10_UNLIKELY(any_lazy_clone.load(std::memory_order_relaxed)) && writes) own_written(*this, in);
 
   size_t ntensors = nargs, nints = 0, nvals = 0;
   if (C10_UNLIKELY(has_lists)) {
@@ -374,6 +397,9 @@ void Kernel::call(torch::jit::Stack *stack) {
         break;
     }
   }
+  // An operator on the CPU comes here when its generator is of the device; what needs no numbers takes none.
+  if (C10_UNLIKELY(devices.on_cpu && devices.found < 0 && random && !generator))
+    return handle.callBoxedForDispatchKey(c10::DispatchKey::CPU, *stack);
   TORCH_CHECK(!generator || devices.found >= 0 || !devices.on_cpu,
               "Expected a 'cpu' device type for generator but found '", generator->device().type(), "'");
   devices.check();
@@ -416,6 +442,14 @@ void Kernel::call(torch::jit::Stack *stack) {
     if (f.through_twin) {
       tpu_err_free(e);
       return run_through_twin(*this, stack, base);
+    }
+    if (writes_in_any_shape(f)) {
+      tpu_err_free(e);
+      const at::Tensor self = in[0].toTensor();
+      in[0] = self.view({-1});
+      call(stack);
+      stack->back() = self;
+      return;
     }
     if (f.resizes.empty()) throw_error(e);
     tpu_err_free(e);

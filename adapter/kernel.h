@@ -75,6 +75,8 @@ struct Frame {
 const c10::KernelFunction *cpp_meta_kernel(const c10::OperatorHandle &h);
 // tpu_call.meta: runs the same operator on meta tensors.
 tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known);
+// Throws when `out` has a dtype that PyTorch's devices refuse (out_dtype.cpp).
+void check_out_dtype(const Frame &f);
 // Runs the operator on meta tensors for its checks alone.
 void check_with_meta(Frame &f);
 // The out= form by its functional twin.

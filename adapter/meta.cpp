@@ -187,11 +187,40 @@ bool saves_no_statistics(const Frame &f) {
          !f.args[5].toBool();
 }
 
+// geqrf has no meta kernel. LAPACK and cuSOLVER leave the reflections with columns first in memory.
+bool geqrf_meta(const Frame &f, tpu_meta *outs, int *n) {
+  const at::Tensor &x = f.args[0].toTensor();
+  if (f.kernel->has_out || x.dim() < 2) return false;
+  auto sizes = x.sizes().vec();
+  const auto options = at::TensorOptions().device(c10::kMeta).dtype(x.dtype());
+  const at::Tensor reflections = at::empty(x.mT().sizes(), options).mT();
+  sizes.pop_back();
+  sizes.back() = std::min(x.size(-2), x.size(-1));
+  *n = 2;
+  return fill(reflections, outs[0]) && fill(at::empty(sizes, options), outs[1]);
+}
+
 // The 3-d pooling keeps the order of an image without a batch too; its meta kernel looks at those with one only.
 bool pools_channels_last_volume(const Frame &f) {
   if (f.kernel->handle.schema().name() != "aten::max_pool3d_with_indices") return false;
   const at::Tensor &x = f.args[0].toTensor();
   return x.dim() == 4 && !x.is_contiguous() && x.unsqueeze(0).is_contiguous(at::MemoryFormat::ChannelsLast3d);
+}
+
+// These keep an image's order on the CPU; their meta kernels forget it. In what order the first result lies.
+at::MemoryFormat kept_order(const Frame &f) {
+  static const std::unordered_map<std::string, int> image_of = {{"aten::reflection_pad2d", 0},
+                                                                {"aten::reflection_pad3d", 0},
+                                                                {"aten::replication_pad2d", 0},
+                                                                {"aten::replication_pad3d", 0},
+                                                                {"aten::max_unpool2d", 0},
+                                                                {"aten::reflection_pad2d_backward", 1},
+                                                                {"aten::reflection_pad3d_backward", 1},
+                                                                {"aten::replication_pad2d_backward", 1},
+                                                                {"aten::replication_pad3d_backward", 1}};
+  const auto it = image_of.find(f.kernel->handle.schema().name());
+  if (it == image_of.end() || f.kernel->has_out || !f.args[it->second].isTensor()) return at::MemoryFormat::Contiguous;
+  return f.args[it->second].toTensor().suggest_memory_format();
 }
 
 }  // namespace
@@ -202,6 +231,7 @@ tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known
   *n = 0;
   *known = false;
   try {
+    if (k.has_out) check_out_dtype(f);
     MetaArgs m;
     torch::jit::Stack stack;
     if (run_meta(f, m, stack) == Outcome::unknown) {
@@ -210,6 +240,7 @@ tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known
         return tpu_err_new(TPU_ERR_RUNTIME, "the functional form is used");
       }
       check_written(f);
+      *known = k.handle.schema().name() == "aten::geqrf" && geqrf_meta(f, outs, n);
       return nullptr;
     }
     check_written(f);
@@ -228,6 +259,8 @@ tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known
     }
     if (!f.resizes.empty()) return tpu_err_new(TPU_ERR_RUNTIME, "an out tensor needs other sizes first");
     const auto put = [&](const at::Tensor &t) { return *n < cap && fill(t, outs[(*n)++]); };
+    if (const auto order = kept_order(f); order != at::MemoryFormat::Contiguous)
+      stack[0] = stack[0].toTensor().contiguous(order);
     for (const c10::IValue &r : stack) {
       bool ok = true;
       if (r.isTensor()) {
@@ -249,6 +282,13 @@ tpu_err *meta_callback(tpu_call *c, tpu_meta *outs, int cap, int *n, bool *known
         const int64_t s[4] = {1, d[2] * d[3] * d[0], d[3] * d[0], d[0]};
         std::copy(s, s + 4, outs[i].strides);
       }
+    // of a batch of none the meta kernel forgets the order
+    if (*n == 3 && f.args[0].isTensor() && f.args[0].toTensor().numel() == 0 && !k.has_out &&
+        k.handle.schema().name().find("native_batch_norm") != std::string::npos &&
+        k.handle.schema().name().find("backward") == std::string::npos) {
+      const auto strides = f.args[0].toTensor().strides();
+      std::copy(strides.begin(), strides.end(), outs[0].strides);
+    }
     if (*n == 3 && saves_no_statistics(f))
       for (int i = 1; i < 3; i++) outs[i].ndim = 1, outs[i].sizes[0] = 0, outs[i].strides[0] = 1;
     *known = true;

@@ -151,6 +151,7 @@ void record_stream(Tensor &, c10::Stream) {}  // all streams of a device run in 
 
 void resize_storage(c10::StorageImpl *s, size_t nbytes) {
   TORCH_CHECK(s->resizable(), "Trying to resize storage that is not resizable");
+  before_write(s);
   tpu_store *store = store_of(s);
   throw_if(tpu_store_resize(store, nbytes));
   s->set_data_ptr_noswap(
@@ -182,13 +183,7 @@ void resize_to(const Tensor &x, IntArrayRef sizes, IntArrayRef strides) {
 // and "not left aligned" makes it go on with the mask.
 bool nested_tensor_fits_mask(const Tensor &, const Tensor &) { return false; }
 
-namespace {
-// A value on the device is never written in place, and a clone may share it: copy-on-write without marked storages.
-Tensor lazy_clone(const Tensor &self) { return at::clone(self); }
-}  // namespace
-
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("_lazy_clone", TORCH_FN(lazy_clone));
   m.impl("_nested_tensor_from_mask_left_aligned", TORCH_FN(nested_tensor_fits_mask));
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));

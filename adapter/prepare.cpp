@@ -189,6 +189,7 @@ Four lstsq(const Tensor &self, const Tensor &b, std::optional<double> rcond, std
   Tensor solution = r[0], residuals = r[1], rank = r[2], values = r[3];
   const int64_t m = self.size(-2), n = self.size(-1);
   const Tensor none = residuals.new_empty({0});
+  solution = solution.mT().contiguous().mT();  // columns first in memory, as LAPACK and cuSOLVER leave it
   if (vector) solution = solution.squeeze(-1);
   if (name == "gels") {
     if (rank.numel() && self.numel())
@@ -208,10 +209,12 @@ std::tuple<Tensor &, Tensor &, Tensor &, Tensor &> lstsq_out(const Tensor &self,
                                                              std::optional<c10::string_view> driver, Tensor &solution,
                                                              Tensor &residuals, Tensor &rank, Tensor &values) {
   const auto [x, r, k, s] = lstsq(self, b, rcond, driver);
-  const std::pair<const Tensor &, Tensor &> all[] = {{x, solution}, {r, residuals}, {k, rank}, {s, values}};
-  for (const auto &[from, to] : all) {
-    TORCH_CHECK(c10::canCast(from.scalar_type(), to.scalar_type()), "torch.linalg.lstsq: Expected out tensor to have ",
-                "dtype ", from.scalar_type(), ", but got ", to.scalar_type());
+  const std::tuple<const Tensor &, Tensor &, const char *> all[] = {
+      {x, solution, "solution"}, {r, residuals, "residuals"}, {k, rank, "rank"}, {s, values, "singular_values"}};
+  for (const auto &[from, to, what] : all) {
+    TORCH_CHECK(c10::canCast(from.scalar_type(), to.scalar_type()), "torch.linalg.lstsq: Expected ", what,
+                " to be safely castable from ", from.scalar_type(), " dtype, but got ", what, " with dtype ",
+                to.scalar_type());
     at::native::resize_output(to, from.sizes());
     to.copy_(from);
   }
@@ -380,21 +383,32 @@ constexpr const char *kMaskedFillScalar = "aten::masked_fill_.Scalar", *kMaskedF
                      *kThreshold = "aten::threshold_";
 
 // masked_fill_, index_fill_ and index_put_ may write elements that lie on one another, with a warning. Where several
-// values go to one place it gets one of them. threshold_ may too, and gives elements in one place one value.
+// values go to one place it gets one of them, or their sum. threshold_ may too, and gives elements in one place one
+// value.
 template <const char *const *name>
 void write_any(const c10::OperatorHandle &op, torch::jit::Stack *stack) {
   static Kernel *k = need_kernel(*name);
   const size_t self = stack->size() - op.schema().arguments().size();
   const Tensor whole = (*stack)[self].toTensor();
   const bool puts = *name == kIndexPut;  // (self, indices, values, accumulate)
-  if (C10_LIKELY(whole.numel() == 0 || !may_overlap(whole)) || (puts && (*stack)[self + 3].toBool()))
-    return k->run(stack);
+  if (C10_LIKELY(whole.numel() == 0 || !may_overlap(whole))) return k->run(stack);
   const std::string_view full = op.schema().name();
   const bool everywhere = *name == kThreshold;
   if (!everywhere)
     TORCH_WARN("Use of ", full.substr(full.rfind(':') + 1),
                " on expanded tensors is deprecated. Please clone() the tensor before performing this operation. This "
                "also applies to advanced indexing e.g. tensor[mask] = value");
+  if (puts && (*stack)[self + 3].toBool()) {  // a place gets the sum of what its elements get
+    const Tensor sums = at::zeros_like(whole, at::MemoryFormat::Contiguous);
+    torch::jit::Stack on_sums(stack->begin() + self, stack->end());
+    on_sums[0] = sums;
+    k->run(&on_sums);
+    const auto [flat, places] = Memory(whole);
+    flat.index_add_(0, places, sums.reshape({-1}));
+    stack->resize(self);
+    stack->emplace_back(whole);
+    return;
+  }
   const Tensor values = whole.clone(at::MemoryFormat::Contiguous);
   const Tensor hit = everywhere ? at::ones_like(values, c10::kBool) : at::zeros_like(values, c10::kBool);
   torch::jit::Stack on_values(stack->begin() + self, stack->end()), on_hit = on_values;

@@ -20,6 +20,17 @@ inline tpu_store *store_of(const c10::StorageImpl *s) {
   TORCH_CHECK(offset == 0, "tpu: this storage is a part of another one and cannot be used alone");
   return found;
 }
+
+// Storages that share a store until one of them is written (lazy_clone.cpp). Whoever lets the core write a storage asks
+// before_write first.
+extern std::atomic<bool> any_lazy_clone;  // whether there ever was one
+void own_storage(c10::StorageImpl *s);
+bool is_own_data_ptr(const c10::DataPtr &p);
+bool is_lazy_data_ptr(const c10::DataPtr &p);  // of a simple pointer, in PyTorch's words
+inline void before_write(c10::StorageImpl *s) {
+  if (C10_UNLIKELY(any_lazy_clone.load(std::memory_order_relaxed))) own_storage(s);
+}
+
 inline bool on_tpu(const at::TensorBase &t) { return t.defined() && t.is_privateuseone(); }
 
 // Lends sizes, strides and store of a device tensor. flags: TPU_TENSOR_*.
@@ -54,6 +65,11 @@ inline tpu_tensor lend(const at::TensorBase &t) {
   tpu_tensor out;
   lend_device(out, t.unsafeGetTensorImpl());
   return out;
+}
+
+inline void before_write(const at::TensorBase &t) {
+  if (C10_UNLIKELY(any_lazy_clone.load(std::memory_order_relaxed)) && on_tpu(t) && t.has_storage())
+    own_storage(t.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
 }
 
 // A device tensor over a store (consumed).

@@ -497,7 +497,9 @@ static tpu_err *finish(builder *b, call_entry *e, bool defer) {
 static tpu_err *build_row(builder *b, call_entry *e) {
   tpu_call *c = b->c;
   op_ctx_init(&b->ctx, b->g, c->op->name, c->args, c->nargs, &env, b);
-  TPU_TRY(accept_check(c->op->name, c->op->row->name, c->args, c->nargs));
+  int read = c->nargs; /* the dtype of an `out` says nothing about what the row computes in */
+  while (read > 1 && c->op->written[read - 1]) read--;
+  TPU_TRY(accept_check(c->op->name, c->op->row->name, c->args, read));
   TPU_TRY(metas(b));
   int64_t begin = clock_ns();
   b->begun = true;

@@ -1,5 +1,6 @@
 /* Factorisations and solves of batches of matrices. Cholesky and triangular solves are StableHLO's own; LU with partial
  * pivoting and products of Householder reflections are loops over columns that update all of the matrix at once. */
+#include <ctype.h>
 #include <string.h>
 
 #include "ops/ctx.h" /* for the strides that decide which of A and its transpose PyTorch factors */
@@ -86,8 +87,16 @@ OP(triangular_solve, "aten::triangular_solve") {
   RETN(1, a);
 }
 
+/* LAPACK does not look at the imaginary part of the diagonal, which a Hermitian matrix does not have. */
+static val with_real_diagonal(op_ctx *c, val x) {
+  if (ir_failed(G) || !t_is_complex(x)) return x;
+  return t_where(c, t_cmp(c, IR_EQ, row_minus_column(c, x), t_scalar(c, TPU_I32, 0)),
+                 t_cast(c, P_UN(REAL, x), (tpu_dtype)x->dtype), x);
+}
+
 static val cholesky(op_ctx *c, val x, bool upper) {
   if (ir_failed(G) || ir_numel(x) == 0) return x;
+  x = with_real_diagonal(c, x);
   return mat_triangle(c, ir_cholesky(G, x, !upper), upper ? IR_LE : IR_GE);
 }
 
@@ -493,8 +502,9 @@ static val refined(op_ctx *c, val a, val v) {
 OP(linalg_eigh, "aten::_linalg_eigh") {
   val a = T(0);
   if (!mat_check(c, a)) return;
+  a = with_real_diagonal(c, a);
   tpu_dtype d = (tpu_dtype)a->dtype, r = ir_real_dtype(d);
-  bool lower = op_str(c, 1)[0] != 'U', with_v = INT_OR(2, 1);
+  bool lower = toupper((unsigned char)op_str(c, 1)[0]) != 'U', with_v = INT_OR(2, 1);
   int64_t dims[T_MAX_DIMS], none = 0;
   memcpy(dims, a->dims, (size_t)a->ndim * sizeof *dims);
   val out[2] = {a, t_zeros(c, r, a->ndim - 1, dims)};

@@ -12,7 +12,6 @@ FLOAT_UNARY(asin, "aten::asin", ASIN)
 FLOAT_UNARY(asinh, "aten::asinh", ASINH)
 FLOAT_UNARY(atanh, "aten::atanh", ATANH)
 FLOAT_UNARY(cos, "aten::cos", COS)
-FLOAT_UNARY(cosh, "aten::cosh", COSH)
 FLOAT_UNARY(erf, "aten::erf", ERF)
 FLOAT_UNARY(erfc, "aten::erfc", ERFC)
 FLOAT_UNARY(erfinv, "aten::erfinv", ERFINV)
@@ -23,10 +22,27 @@ FLOAT_UNARY(log1p, "aten::log1p", LOG1P)
 FLOAT_UNARY(rsqrt, "aten::rsqrt", RSQRT)
 FLOAT_UNARY(sigmoid, "aten::sigmoid", LOGISTIC)
 FLOAT_UNARY(sin, "aten::sin", SIN)
-FLOAT_UNARY(sinh, "aten::sinh", SINH)
 FLOAT_UNARY(sqrt, "aten::sqrt", SQRT)
 FLOAT_UNARY(tan, "aten::tan", TAN)
 FLOAT_UNARY(tanh, "aten::tanh", TANH)
+
+/* e^|x| / 2 -+ e^-|x| / 2 through e^(|x|/2), which is exact in its argument and does not overflow before the result:
+ * XLA takes e^(x - log 2), whose argument is rounded, at 1e-6 for large float32. */
+static val half_exponentials(op_ctx *c, val x, bool minus) {
+  val e = P_UN(EXP, P_MULC(P_UN(ABS, x), 0.5)), rise = P_MUL(P_MULC(e, 0.5), e),
+      fall = P_DIV(P_NUM(x, 0.5), P_MUL(e, e));
+  return minus ? P_SUB(rise, fall) : P_ADD(rise, fall);
+}
+OP(cosh, "aten::cosh") {
+  val x = t_float(c, T(0));
+  RET(p_is_complex(x) ? P_UN(COSH, x) : half_exponentials(c, x, false));
+}
+OP(sinh, "aten::sinh") {
+  val x = t_float(c, T(0));
+  val y = P_UN(SINH, x); /* near 0 the two would cancel */
+  if (p_is_complex(x)) RET(y);
+  else RET(P_SEL(P_CMPC(LT, P_UN(ABS, x), 1), y, P_MUL(P_UN(SIGN, x), half_exponentials(c, x, true))));
+}
 
 OP(abs, "aten::abs") {
   val x = T(0);

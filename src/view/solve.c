@@ -225,7 +225,8 @@ static bool pair_overlaps(const matching *k) {
 
 static tpu_err *bad_shape(const view_shape *v) {
   if (v->ndim < 0 || v->ndim > VIEW_MAX_DIMS)
-    return err_new(TPU_ERR_RUNTIME, "a view of %d dimensions: at most %d are supported", v->ndim, VIEW_MAX_DIMS);
+    return err_new(TPU_ERR_RUNTIME, "only tensors with up to %d dims are supported, got one of %d", VIEW_MAX_DIMS,
+                   v->ndim);
   if (v->offset < 0)
     return err_new(TPU_ERR_RUNTIME, "a view's storage offset is %lld: it must not be negative", (long long)v->offset);
   for (int i = 0; i < v->ndim; i++) {

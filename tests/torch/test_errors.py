@@ -986,3 +986,24 @@ def test_the_inverse_of_a_cholesky_factor_needs_a_square_matrix(sizes):
     with pytest.raises(RuntimeError) as mine:
         torch.cholesky_inverse(torch.ones(sizes, device=DEVICE))
     assert str(cpu.value) in str(mine.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float32], ids=str)
+@pytest.mark.parametrize("numbers", [{"beta": 1.5}, {"alpha": 1.5}, {"beta": 1j}, {"beta": True}, {"alpha": True}], ids=str)
+def test_factors_of_addr(dtype, numbers):
+    def run(device):
+        x = torch.ones(3, dtype=dtype, device=device)
+        try:
+            return torch.addr(torch.ones(3, 3, dtype=dtype, device=device), x, x, **numbers).cpu().tolist()
+        except RuntimeError as e:
+            return str(e)
+
+    assert run(DEVICE) == run("cpu")
+
+
+def test_more_dims_than_a_reduction_takes():
+    x = torch.rand([1] * 65, device=DEVICE)  # drawn and filled all the same
+    assert 0 <= x.flatten().item() < 1 and x.fill_(3).flatten().tolist() == [3]
+    for f in (torch.sum, torch.logsumexp, torch.std, torch.amin):
+        with pytest.raises(RuntimeError, match="only tensors with up to 64 dims are supported"):
+            f(x, dim=0)

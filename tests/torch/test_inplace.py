@@ -382,6 +382,7 @@ OVERLAPPING = {
     "index_fill_": lambda x, i: x.index_fill_(1, i, 9.0),
     "index_fill_ of a tensor": lambda x, i: x.index_fill_(0, i, torch.tensor(9.0, device=x.device)),
     "index_put_": lambda x, i: x.index_put_((i,), torch.tensor(9.0, device=x.device)),
+    "index_put_ accumulate": lambda x, i: x.index_put_((i,), torch.tensor(9.0, device=x.device), accumulate=True),
     "x[i] =": lambda x, i: x.__setitem__(i, 9.0),
     "x[mask] =": lambda x, i: x.__setitem__(x > 1, 9.0),
     "threshold_": lambda x, i: F.threshold_(x, 5.0, 9.0),
@@ -465,3 +466,66 @@ def test_a_sum_of_integers_into_a_float_out():
     x = torch.tensor([2**62, 2**62, 2**62])  # as int64 it would wrap
     mine = torch.sum(x.to(DEVICE), 0, out=torch.empty((), device=DEVICE))
     same(mine, torch.sum(x, 0, out=torch.empty(())))
+
+
+m = torch.eye(3) + 1  # positive definite
+OUT_DTYPES = {
+    "abs": lambda o, d: torch.abs(m.to(d), out=o),
+    "addbmm": lambda o, d: torch.addbmm(m.to(d), m[None].to(d), m[None].to(d), out=o),
+    "addr": lambda o, d: torch.addr(m.to(d), m[0].to(d), m[0].to(d), out=o),
+    "angle": lambda o, d: torch.angle(m.to(d), out=o),
+    "angle of int": lambda o, d: torch.angle(m.to(d).long(), out=o),
+    "cholesky_inverse": lambda o, d: torch.cholesky_inverse(m.to(d), out=o),
+    "conj_physical": lambda o, d: torch.conj_physical(m.to(d), out=o),
+    "cummax": lambda o, d: torch.cummax(m.to(d), 0, out=(o, o.new_empty(0).long())),
+    "dot": lambda o, d: torch.dot(m[0].to(d), m[0].to(d), out=o),
+    "floor_divide": lambda o, d: torch.floor_divide(m.to(d), 2, out=o),
+    "floor_divide of int": lambda o, d: torch.floor_divide(m.to(d).long(), m.to(d), out=o),
+    "frexp": lambda o, d: torch.frexp(m.to(d), out=(o, o.new_empty(0).int())),
+    "geqrf": lambda o, d: torch.geqrf(m.to(d), out=(o, o.new_empty(0))),
+    "histc": lambda o, d: torch.histc(m.to(d), 3, 0, 2, out=o),
+    "householder_product": lambda o, d: torch.linalg.householder_product(m.to(d), m[0].to(d), out=o),
+    "index_select": lambda o, d: torch.index_select(m.to(d), 0, torch.arange(3, device=d), out=o),
+    "kthvalue": lambda o, d: torch.kthvalue(m.to(d), 1, out=(o, o.new_empty(0).long())),
+    "logsumexp": lambda o, d: torch.logsumexp(m.to(d), 0, out=o),
+    "mode": lambda o, d: torch.mode(m.to(d), out=(o, o.new_empty(0).long())),
+    "mv": lambda o, d: torch.mv(m.to(d), m[0].to(d), out=o.resize_(3)),
+    "nan_to_num": lambda o, d: torch.nan_to_num(m.to(d), out=o),
+    "ormqr": lambda o, d: torch.ormqr(m.to(d), m[0].to(d), m.to(d), out=o),
+    "searchsorted": lambda o, d: torch.searchsorted(m[0].to(d), m.to(d), out=o),
+    "searchsorted int32": lambda o, d: torch.searchsorted(m[0].to(d), m.to(d), out_int32=True, out=o),
+    "solve_triangular": lambda o, d: torch.linalg.solve_triangular(m.to(d), m.to(d), upper=True, out=o),
+    "sort": lambda o, d: torch.sort(m.to(d), out=(o, o.new_empty(0).long())),
+    "take": lambda o, d: torch.take(m.to(d), torch.arange(3, device=d), out=o),
+    "rad2deg": lambda o, d: torch.rad2deg(m.to(d), out=o),
+    "where": lambda o, d: torch.where(m.to(d) > 1, m.to(d), m.to(d), out=o),
+    "frexp exponent": lambda o, d: torch.frexp(m.to(d), out=(o.new_empty(0).float(), o)),
+    "kthvalue indices": lambda o, d: torch.kthvalue(m.to(d), 3, out=(o.new_empty(0).float(), o)),
+    "mode indices": lambda o, d: torch.mode(m.to(d), out=(o.new_empty(0).float(), o)),
+    "sort indices": lambda o, d: torch.sort(m.to(d), out=(o.new_empty(0).float(), o)),
+    "cummax indices": lambda o, d: torch.cummax(m.to(d), 0, out=(o.new_empty(0).float(), o)),
+    # what the row computes in is not what `out` is
+    "gt": lambda o, d: torch.gt(m.to(d), 1, out=o),
+    "fmod": lambda o, d: torch.fmod(m.to(d), m.to(d), out=o),
+    "digamma": lambda o, d: torch.digamma(m.to(d), out=o),
+    "clamp_min": lambda o, d: torch.clamp_min(m.to(d), m.to(d), out=o),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64, torch.complex64], ids=str)
+@pytest.mark.parametrize("name", OUT_DTYPES)
+def test_out_takes_and_refuses_the_dtypes_of_the_cpu(name, dtype):
+    def run(device):
+        out = torch.empty(0, dtype=dtype, device=device)
+        try:
+            r = OUT_DTYPES[name](out, device)
+        except RuntimeError as e:
+            return str(e)
+        assert any(x is out for x in ([r] if isinstance(r, torch.Tensor) else r))
+        return out.cpu()
+
+    want, got = run("cpu"), run(DEVICE)
+    if isinstance(want, str) or isinstance(got, str):
+        assert got == want
+    else:
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)

@@ -358,3 +358,27 @@ def test_one_filter_a_channel(function, kwargs, dtype):
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     for got, want in zip(run(DEVICE), run("cpu"), strict=True):
         check(got, want, tolerance, tolerance * 4)
+
+
+@pytest.mark.parametrize("name", ["ReflectionPad2d", "ReplicationPad2d", "ReflectionPad3d", "ReplicationPad3d"])
+def test_padding_keeps_the_order_of_an_image(name):
+    pad = getattr(nn, name)(1)
+    x = torch.randn((2, 3, 4, 5, 6) if "3d" in name else (2, 3, 5, 6))
+    for y in (x, x[0], x.to(memory_format=torch.channels_last_3d if "3d" in name else torch.channels_last)):
+        a, b = y.to(DEVICE).requires_grad_(), y.clone().requires_grad_()
+        got, want = pad(a), pad(b)
+        assert got.stride() == want.stride() and torch.equal(got.cpu(), want)
+        g = torch.rand_like(want)
+        got, want = torch.autograd.grad(got, a, g.to(DEVICE))[0], torch.autograd.grad(want, b, g)[0]
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got.cpu(), want)
+
+
+@pytest.mark.parametrize("n", [0, 2])
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_keeps_the_order_of_a_batch_of_none_too(n, affine):
+    x = torch.randn(n, 5, 2, 2, 2).to(memory_format=torch.channels_last_3d)
+    for training in (True, False):
+        m = nn.BatchNorm3d(5, affine=affine).train(training)
+        want, got = m(x), copy.deepcopy(m).to(DEVICE)(x.to(DEVICE))
+        assert got.stride() == want.stride() and got.shape == want.shape

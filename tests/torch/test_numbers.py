@@ -786,3 +786,38 @@ def test_complex_numbers_are_scattered(reduce, include_self):
     x, source = torch.tensor([1 + 2j, 3 - 1j, 2j]), torch.tensor([2 + 1j, 1j, 4.0, 1 - 1j])
     index = torch.tensor([0, 0, 2, 0])
     agree(lambda x, i, s: x.scatter_reduce(0, i, s, reduce, include_self=include_self), x, index, source)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_hermitian_matrices_are_read_as_lapack_reads_them(dtype):
+    x = torch.randn(2, 3, 3, dtype=dtype, generator=torch.Generator().manual_seed(3))
+    definite = x @ x.mH + torch.diag_embed(1j * torch.ones(2, 3, dtype=dtype))  # the diagonal's imaginary part is ignored
+    for upper in (False, True):
+        want = torch.linalg.cholesky(definite, upper=upper)
+        torch.testing.assert_close(torch.linalg.cholesky(definite.to(DEVICE), upper=upper).cpu(), want)
+    for uplo in "uUlL":  # x has two different triangles
+        want = torch.linalg.eigvalsh(x, UPLO=uplo)
+        torch.testing.assert_close(torch.linalg.eigvalsh(x.to(DEVICE), UPLO=uplo).cpu(), want, rtol=1e-5, atol=1e-5)
+        want = torch.linalg.eigh(x, UPLO=uplo)[1].abs()
+        torch.testing.assert_close(torch.linalg.eigh(x.to(DEVICE), UPLO=uplo)[1].cpu().abs(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_factors_with_columns_first_in_memory():
+    a = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(3))
+    b = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(4))
+    for f in (lambda d: torch.geqrf(a.to(d))[0], lambda d: torch.linalg.lstsq(a.to(d), b.to(d))[0]):
+        got, want = f(DEVICE), f("cpu")
+        assert got.stride()[-2:] == (1, got.size(-2)) and want.stride(-2) == 1
+        torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("fn", [torch.sinh, torch.cosh])
+def test_hyperbolic_functions_of_large_numbers(fn, dtype):
+    x = torch.tensor([0.0, -0.0, 1e-3, -0.3, 0.999, 1.0, -1.001, 20.0, 54.0, -80.0, 200.0, math.inf, -math.inf, math.nan])
+    if dtype == torch.float64:
+        x[-4] = 700
+    want = fn(x.double()).to(dtype)
+    got = fn(x.to(dtype).to(DEVICE)).cpu()
+    torch.testing.assert_close(got, want, rtol=4 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
+    assert torch.equal(got.signbit()[:-1], want.signbit()[:-1])

@@ -420,3 +420,13 @@ def test_numbers_are_those_of_philox(seed):
     torch.manual_seed(seed)
     wide = bits[0::2].astype(np.uint64) | bits[1::2].astype(np.uint64) << np.uint64(32)
     assert (torch.rand(599, device="tpu", dtype=torch.float64).cpu().numpy() == (wide[:599] >> np.uint64(11)) * 2.0**-53).all()
+
+
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+@pytest.mark.parametrize("generator", ["cpu", DEVICE])
+def test_a_permutation_of_nothing_takes_any_generator(device, generator):
+    g = torch.Generator(device=generator)
+    assert torch.randperm(0, device=device, generator=g).device.type == torch.device(device).type
+    if device != generator:
+        with pytest.raises(RuntimeError, match="Expected a .* device type for generator but found"):
+            torch.randperm(3, device=device, generator=g)
