@@ -786,3 +786,23 @@ def test_complex_numbers_are_scattered(reduce, include_self):
     x, source = torch.tensor([1 + 2j, 3 - 1j, 2j]), torch.tensor([2 + 1j, 1j, 4.0, 1 - 1j])
     index = torch.tensor([0, 0, 2, 0])
     agree(lambda x, i, s: x.scatter_reduce(0, i, s, reduce, include_self=include_self), x, index, source)
+
+
+# ---- scans of many elements, which have a form of their own on CPU plugins ----------------------------------------------------
+
+
+@pytest.mark.parametrize("shape, dim", [((70001,), 0), ((9, 8001), 1), ((3, 1024, 32), 1)], ids=str)
+def test_long_scans(shape, dim):
+    n = math.prod(shape)
+    x = (torch.arange(n) * 7919 % 1009 - 500).view(shape)
+    agree(lambda a: ((a * 2**40).cumsum(dim), a.cumprod(dim), *(a % 50).cummax(dim)), x)
+    f = x / 500
+    close(f.to(DEVICE).cumsum(dim), f.double().cumsum(dim).float(), 1e-5, 1e-3)
+    close((1 + f / 1000).to(DEVICE).cumprod(dim), (1 + f.double() / 1000).cumprod(dim).float(), 1e-3, 1e-3)
+    at = shape[dim] // 2
+    for value in (inf, -inf, nan):
+        y = f.clone()
+        y.select(dim, at).fill_(value)
+        want, got = y.cumsum(dim), y.to(DEVICE).cumsum(dim).cpu()
+        assert torch.equal(want.isfinite(), got.isfinite()) and torch.equal(want.isnan(), got.isnan())
+    agree(lambda a: a.cummin(dim), y)
