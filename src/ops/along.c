@@ -244,14 +244,75 @@ static void scan_windows(op_ctx *c, val *xs, const val *identity, int n, int dim
   ir_reduce_window_end(G, out, xs);
 }
 
-void t_scan(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f) {
+/* Blocks of LANES on a CPU: the combination of each place with those before it in its block is one expression of as
+ * many leaves, slices of x that are moved on by 0, 1, ... places. XLA makes one loop of vectors of it, which all cores
+ * share. The loop of scan_block goes over all of the memory in each step when a block lies along the last dim. */
+enum { LANES = 8, LANES_FROM = 1 << 16 /* elements; it has more to compile */ };
+
+static bool by_lanes(op_ctx *c, val x, int n, int dim) {
+  int64_t after = 1;
+  if (ir_failed(G) || !ir_is_cpu(G) || x->ndim + 1 > T_MAX_DIMS || ir_numel(x) < LANES_FROM || x->dims[dim] == 1)
+    return false;
+  for (int d = dim + 1; d < x->ndim; d++) after *= x->dims[d];
+  return n > 1 || after < SCAN_BLOCK; /* else the loop's steps are made of vectors, too */
+}
+
+static void scan_lanes(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f) {
+  val leaf[LANES][2], padded[2];
+  int ndim = xs[0]->ndim;
+  int64_t size = t_size(xs[0], dim), whole = (size + LANES - 1) / LANES * LANES, dims[T_MAX_DIMS], split[T_MAX_DIMS];
+  if (ir_failed(G)) return;
+  for (int d = 0; d < ndim; d++) split[d + (d > dim)] = dims[d] = xs[0]->dims[d];
+  dims[dim] = whole;
+  split[dim] = whole / LANES;
+  split[dim + 1] = LANES;
+  val lane = ir_binary(G, IR_AND, ir_iota(G, TPU_I32, ndim, dims, dim), ir_const_i(G, TPU_I32, LANES - 1, ndim, dims));
+  for (int i = 0; i < n; i++) padded[i] = shifted(c, xs[i], identity[i], dim, LANES - 1, whole - size);
+  ir_barrier(G, padded, n, padded); /* else each leaf pads for itself */
+  for (int s = 0; s < LANES; s++) {
+    val inside = ir_compare(G, IR_GE, lane, ir_const_i(G, TPU_I32, s, ndim, dims));
+    for (int i = 0; i < n; i++) {
+      val moved = t_narrow(c, padded[i], dim, LANES - 1 - s, whole, 1);
+      leaf[LANES - 1 - s][i] = s ? ir_select(G, inside, moved, ir_splat(G, identity[i], ndim, dims)) : moved;
+    }
+  }
+  for (int step = 1; step < LANES; step *= 2)
+    for (int k = 0; k < LANES; k += 2 * step) {
+      val out[2];
+      f(c, leaf[k], leaf[k + step], out);
+      for (int i = 0; i < n; i++) leaf[k][i] = out[i];
+    }
+  val total[2], out[2], carry[2];
+  if (ir_failed(G)) return;
+  if (whole == LANES) { /* one block */
+    for (int i = 0; i < n; i++) xs[i] = t_narrow(c, leaf[0][i], dim, 0, size, 1);
+    return;
+  }
+  for (int i = 0; i < n; i++) total[i] = t_narrow(c, leaf[0][i], dim, LANES - 1, whole / LANES, LANES);
+  ir_barrier(G, total, n, total); /* XLA would make one expression of all levels */
+  t_scan(c, total, identity, n, dim, f, true);
+  ir_barrier(G, total, n, total);
+  for (int i = 0; i < n; i++) {
+    carry[i] =
+        t_broadcast_to(c, t_unsqueeze(c, shifted(c, total[i], identity[i], dim, 1, -1), dim + 1), ndim + 1, split);
+    carry[i] = t_reshape(c, carry[i], ndim, dims);
+  }
+  f(c, carry, leaf[0], out);
+  for (int i = 0; i < n; i++) xs[i] = t_narrow(c, out[i], dim, 0, size, 1);
+}
+
+void t_scan(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f, bool cheap) {
+  if (ir_sizes_vary(G)) {
+    if (!ir_failed(G) && ir_numel(xs[0])) scan_windows(c, xs, identity, n, dim, f);
+    return;
+  }
+  if (cheap && by_lanes(c, xs[0], n, dim)) {
+    scan_lanes(c, xs, identity, n, dim, f);
+    return;
+  }
   int64_t size = t_size(xs[0], dim), blocks = (size + SCAN_BLOCK - 1) / SCAN_BLOCK;
   int ndim = xs[0]->ndim;
   if (ir_failed(G) || ir_numel(xs[0]) == 0) return;
-  if (ir_sizes_vary(G)) {
-    scan_windows(c, xs, identity, n, dim, f);
-    return;
-  }
   if (size <= SCAN_BLOCK || ndim + 1 > T_MAX_DIMS) {
     scan_block(c, xs, identity, n, dim, f);
     return;
@@ -271,7 +332,7 @@ void t_scan(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f
     xs[i] = out[i];
     total[i] = t_squeeze(c, t_narrow(c, out[i], dim + 1, SCAN_BLOCK - 1, 1, 1), dim + 1);
   }
-  t_scan(c, total, identity, n, dim, f);
+  t_scan(c, total, identity, n, dim, f, cheap);
   for (int i = 0; i < n; i++)
     total[i] =
         t_broadcast_to(c, t_unsqueeze(c, shifted(c, total[i], identity[i], dim, 1, -1), dim + 1), ndim + 1, split);
@@ -284,7 +345,7 @@ static void combine_add(op_ctx *c, const val *a, const val *b, val *out) { *out 
 val t_cumsum(op_ctx *c, val x, int dim) {
   tpu_dtype d = (tpu_dtype)x->dtype;
   val y = t_cast(c, x, t_opmath(d)), zero = t_scalar(c, t_opmath(d), 0);
-  t_scan(c, &y, &zero, 1, dim, combine_add);
+  t_scan(c, &y, &zero, 1, dim, combine_add, true);
   return t_cast(c, y, d);
 }
 

@@ -77,18 +77,35 @@ static val conv(op_ctx *c, val x, int batch, int feature, val w, int k_in, int k
                  op_precision(c, t));
 }
 
-/* ---- one filter a channel, on a CPU ---------------------------------------------------------------------------
- * XLA's CPU backend runs a grouped convolution as a loop of scalars, 30 times slower than it need be. With one filter a
- * channel there is a term for each tap of the filter: a strided slice of the padded input by the tap's weight. */
+/* ---- filters of one channel, on a CPU --------------------------------------------------------------------------
+ * XLA's CPU backend runs a convolution of as many groups as channels 30 times slower than it need be. There is a term
+ * for each tap of the filter: a strided slice of the padded input by the tap's weight. Of several filters a channel
+ * each has a copy of it, which XLA reads in place. */
 
-enum { MAX_TAPS = 64 };
+enum { MAX_TAPS = 64, MAX_FILTERS = 8 };
 
 static bool by_taps(op_ctx *c, const geometry *q, val x, int64_t out_channels, int64_t group_channels,
                     const int64_t *k) {
   int64_t taps = 1;
   for (int i = 0; i < q->n; i++) taps *= k[i];
-  return ir_is_cpu(G) && ir_is_float((tpu_dtype)x->dtype) && q->groups > 1 && out_channels == q->groups &&
-         group_channels == 1 && taps <= MAX_TAPS;
+  return ir_is_cpu(G) && ir_is_float((tpu_dtype)x->dtype) && q->groups > 1 && group_channels == 1 &&
+         out_channels <= MAX_FILTERS * q->groups && taps <= MAX_TAPS;
+}
+
+/* [N, C, s] with each channel `times` times */
+static val repeat_channels(op_ctx *c, val x, int64_t times) {
+  int64_t dims[MAX_SPATIAL + 3];
+  int map[MAX_SPATIAL + 2];
+  if (ir_failed(G) || times == 1) return x;
+  for (int i = 0; i < x->ndim; i++) {
+    map[i] = i + (i > 1);
+    dims[map[i]] = x->dims[i];
+  }
+  dims[2] = times;
+  val wide = ir_broadcast(G, x, x->ndim + 1, dims, map);
+  dims[1] *= times;
+  for (int i = 2; i < x->ndim; i++) dims[i] = x->dims[i];
+  return t_reshape(c, wide, x->ndim, dims);
 }
 
 static val pad_space(op_ctx *c, val x, int n, const int64_t *low, const int64_t *high, const int64_t *dilation) {
@@ -146,12 +163,18 @@ static val conv_by_taps(op_ctx *c, int n, val x, val w, const int64_t *out, cons
   return sum;
 }
 
+/* Each n-th of x along dim, from k on. */
+static val every(op_ctx *c, val x, int dim, int64_t k, int64_t n) {
+  return ir_failed(G) ? x : t_narrow(c, x, dim, k, (x->dims[dim] - k + n - 1) / n, n);
+}
+
 static val forward(op_ctx *c, const geometry *q, val x, val w, const int64_t *out) {
   int64_t high[MAX_SPATIAL];
   for (int i = 0; i < q->n; i++) /* what the windows reach, no more: the gradient's x may be larger */
     high[i] = (out[i] - 1) * q->stride[i] + q->dilation[i] * (w->dims[i + 2] - 1) + 1 - x->dims[i + 2] - q->pad[i];
   if (by_taps(c, q, x, w->dims[0], w->dims[1], w->dims + 2))
-    return conv_by_taps(c, q->n, pad_space(c, x, q->n, q->pad, high, NULL), w, out, q->stride, q->dilation, false);
+    return conv_by_taps(c, q->n, repeat_channels(c, pad_space(c, x, q->n, q->pad, high, NULL), w->dims[0] / q->groups),
+                        w, out, q->stride, q->dilation, false);
   return conv(c, x, 0, 1, w, 1, 0, 0, 1, q->stride, q->pad, high, NULL, q->dilation, false, q->groups, 1);
 }
 
@@ -171,6 +194,18 @@ static val exchange_groups(op_ctx *c, val w, int64_t g) {
   return t_reshape(c, t_permute(c, s, perm), w->ndim, joined);
 }
 
+/* The sum over the filters of a channel. */
+static val input_gradient_by_taps(op_ctx *c, const geometry *q, val padded, val w, const int64_t *in) {
+  val sum = NULL;
+  if (ir_failed(G)) return w;
+  for (int64_t times = w->dims[0] / q->groups, k = 0; k < times; k++) {
+    val part = every(c, padded, 1, k, times), filter = every(c, w, 0, k, times);
+    part = conv_by_taps(c, q->n, part, filter, in, NULL, q->dilation, true);
+    sum = sum ? t_add(c, sum, part) : part;
+  }
+  return sum;
+}
+
 /* The gradient of a plain convolution with respect to its input of spatial sizes `in`. */
 static val input_gradient(op_ctx *c, const geometry *q, val gy, val w, const int64_t *in) {
   int64_t low[MAX_SPATIAL], high[MAX_SPATIAL];
@@ -180,9 +215,25 @@ static val input_gradient(op_ctx *c, const geometry *q, val gy, val w, const int
     high[i] = in[i] + reach - low[i] - dilated;
   }
   if (by_taps(c, q, gy, w->dims[0], w->dims[1], w->dims + 2))
-    return conv_by_taps(c, q->n, pad_space(c, gy, q->n, low, high, q->stride), w, in, NULL, q->dilation, true);
+    return input_gradient_by_taps(c, q, pad_space(c, gy, q->n, low, high, q->stride), w, in);
   return conv(c, gy, 0, 1, exchange_groups(c, w, q->groups), 0, 1, 0, 1, NULL, low, high, q->stride, q->dilation, true,
               q->groups, 1);
+}
+
+/* [N, C, s] as [C/g, g * N, s]: each group's images as features. */
+static val groups_to_batch(op_ctx *c, val x, int64_t g) {
+  int64_t split[MAX_SPATIAL + 3], joined[MAX_SPATIAL + 2];
+  int perm[MAX_SPATIAL + 3];
+  if (ir_failed(G)) return x;
+  for (int i = 2; i < x->ndim; i++) split[i + 1] = joined[i] = x->dims[i];
+  split[0] = x->dims[0];
+  split[1] = g;
+  split[2] = joined[0] = x->dims[1] / g;
+  joined[1] = g * x->dims[0];
+  for (int i = 0; i <= x->ndim; i++) perm[i] = i;
+  perm[0] = 2;
+  perm[2] = 0;
+  return t_reshape(c, t_permute(c, t_reshape(c, x, x->ndim + 1, split), perm), x->ndim, joined);
 }
 
 /* The gradient of a plain convolution with respect to its weight of spatial sizes `k`: [O, C/g, k]. */
@@ -192,8 +243,9 @@ static val weight_gradient(op_ctx *c, const geometry *q, val x, val gy, const in
     high[i] = (k[i] - 1) * q->dilation[i] + (gy->dims[i + 2] - 1) * q->stride[i] + 1 - x->dims[i + 2] - q->pad[i];
   if (by_taps(c, q, x, gy->dims[1], x->dims[1] / q->groups, k)) {
     tpu_dtype m = t_opmath((tpu_dtype)x->dtype);
-    val padded = pad_space(c, x, q->n, q->pad, high, NULL), taps[MAX_TAPS];
-    int64_t at[MAX_SPATIAL] = {0}, column[2] = {q->groups, 1}, dims[MAX_SPATIAL + 2] = {q->groups, 1};
+    int64_t filters = gy->dims[1], at[MAX_SPATIAL] = {0}, column[2] = {filters, 1},
+            dims[MAX_SPATIAL + 2] = {filters, 1};
+    val padded = repeat_channels(c, pad_space(c, x, q->n, q->pad, high, NULL), filters / q->groups), taps[MAX_TAPS];
     int over[MAX_SPATIAL + 1] = {0}, n = 0;
     for (int i = 0; i < q->n; i++) {
       over[i + 1] = i + 2;
@@ -207,6 +259,9 @@ static val weight_gradient(op_ctx *c, const geometry *q, val x, val gy, const in
     } while (next_tap(q->n, k, at));
     return ir_failed(G) ? x : t_reshape(c, ir_concat(G, taps, n, 1), q->n + 2, dims);
   }
+  if (ir_is_cpu(G) && q->groups > 1) /* XLA has a fast convolution of groups of features, none of groups of a batch */
+    return conv(c, groups_to_batch(c, x, q->groups), 0, 1, gy, 0, 1, 1, 0, q->dilation, q->pad, high, NULL, q->stride,
+                false, q->groups, 1);
   return conv(c, x, 1, 0, gy, 0, 1, 1, 0, q->dilation, q->pad, high, NULL, q->stride, false, 1, q->groups);
 }
 

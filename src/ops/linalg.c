@@ -1,5 +1,6 @@
 /* Factorisations and solves of batches of matrices. Cholesky and triangular solves are StableHLO's own; LU with partial
- * pivoting and products of Householder reflections are loops over columns that update all of the matrix at once. */
+ * pivoting and products of Householder reflections are loops over columns that update all of the matrix at once. On a
+ * CPU, Cholesky and LU of larger ones go by blocks of columns, and a matrix product updates the rest. */
 #include <ctype.h>
 #include <string.h>
 
@@ -94,9 +95,105 @@ static val with_real_diagonal(op_ctx *c, val x) {
                  t_cast(c, P_UN(REAL, x), (tpu_dtype)x->dtype), x);
 }
 
+static val wide(op_ctx *c, val v, val like) { return t_broadcast_to(c, v, like->ndim, like->dims); }
+
+/* A whole number of blocks: x with 1 on the diagonal of what is added. */
+static val pad_blocks(op_ctx *c, val x, int64_t rows, int64_t cols) {
+  int64_t low[T_MAX_DIMS] = {0}, high[T_MAX_DIMS] = {0}, between[T_MAX_DIMS] = {0};
+  if (ir_failed(G) || x->ndim < 2 || (rows == mat_rows(x) && cols == mat_cols(x))) return x;
+  high[x->ndim - 2] = rows - mat_rows(x);
+  high[x->ndim - 1] = cols - mat_cols(x);
+  val added = ir_pad(G, t_like(c, x, 1), t_scalar(c, (tpu_dtype)x->dtype, 0), low, high, between);
+  val wide = ir_pad(G, x, t_scalar(c, (tpu_dtype)x->dtype, 0), low, high, between);
+  val on = P_AND(t_cmp(c, IR_EQ, row_minus_column(c, wide), t_scalar(c, TPU_I32, 0)),
+                 ir_compare(G, IR_EQ, added, t_like(c, added, 0)));
+  return ir_failed(G) ? x : ir_select(G, on, t_like(c, wide, 1), wide);
+}
+
+/* Rows (d = 2 from the end) or columns (1) [from, from + n) of x, and x with them replaced. */
+static val mat_part(op_ctx *c, val x, int d, val from, int64_t n) {
+  val start[T_MAX_DIMS];
+  int64_t size[T_MAX_DIMS];
+  if (ir_failed(G)) return x;
+  for (int k = 0; k < x->ndim; k++) {
+    start[k] = k == x->ndim - d ? from : t_scalar(c, TPU_I32, 0);
+    size[k] = k == x->ndim - d ? n : x->dims[k];
+  }
+  return ir_dynamic_slice(G, x, start, size);
+}
+static val mat_replace(op_ctx *c, val x, int d, val from, val part) {
+  val start[T_MAX_DIMS];
+  if (ir_failed(G)) return x;
+  for (int k = 0; k < x->ndim; k++) start[k] = k == x->ndim - d ? from : t_scalar(c, TPU_I32, 0);
+  return ir_dynamic_update_slice(G, x, part, start);
+}
+
+/* a b, batched, in full precision */
+static val mat_product(op_ctx *c, val a, val b) {
+  int batch[T_MAX_DIMS], n = a->ndim;
+  if (ir_failed(G)) return a;
+  for (int i = 0; i < n; i++) batch[i] = i;
+  return ir_dot(G, a, b, n - 2, batch, batch, 1, (int[]){n - 1}, (int[]){n - 2}, (tpu_dtype)a->dtype, 0);
+}
+
+enum { FACTOR_BLOCK = 16, CHOLESKY_UP_TO = 512 /* rows; of more XLA's is the faster one */ };
+
+/* One row of U in its block r of rows that begins at k: row j by the root of its diagonal element, and what it takes
+ * from the rows below. */
+static val cholesky_row(op_ctx *c, val r, val k, val j, int64_t block) {
+  int rd = r->ndim - 2, cd = r->ndim - 1;
+  if (ir_failed(G)) return r;
+  val row = t_iota_dim(c, TPU_I32, r->ndim, rd, block), col = t_iota_dim(c, TPU_I32, r->ndim, cd, mat_cols(r));
+  val at = P_ADD(k, j), u = mat_at(c, r, rd, j), d = mat_at(c, u, cd, at);
+  if (t_is_complex(d)) d = P_UN(REAL, d);
+  if (ir_failed(G)) return r;
+  d = ir_select(G, P_CMP(GT, d, t_like(c, d, 0)), P_UN(SQRT, d), t_like(c, d, __builtin_nan("")));
+  u = P_DIV(u, wide(c, t_cast(c, d, (tpu_dtype)u->dtype), u));
+  u = ir_failed(G) ? u : ir_select(G, wide(c, t_cmp(c, IR_GE, col, at), u), u, t_like(c, u, 0));
+  val factor = mat_conj(c, mat_transpose(c, mat_part(c, u, 1, k, block))); /* [.., block, 1] */
+  if (ir_failed(G)) return r;
+  val rest = P_SUB(r, P_MUL(wide(c, factor, r), wide(c, u, r)));
+  return ir_select(G, wide(c, t_cmp(c, IR_GT, row, j), r), rest,
+                   ir_select(G, wide(c, t_cmp(c, IR_EQ, row, j), r), wide(c, u, r), r));
+}
+
+/* Rows [k, k + block) of U from those of what is left of A. */
+static val cholesky_block(op_ctx *c, val r, val k, int64_t block) {
+  const val init[2] = {t_scalar(c, TPU_I32, 0), r};
+  val v[2], out[2];
+  ir_while_begin(G, init, 2, v);
+  ir_while_body(G, ir_compare(G, IR_LT, v[0], t_scalar(c, TPU_I32, (double)block)), v);
+  val next = cholesky_row(c, v[1], k, v[0], block);
+  ir_while_end(G, (const val[]){P_ADD(v[0], t_scalar(c, TPU_I32, 1)), next}, out);
+  return out[1];
+}
+
+/* U with A = U^H U, from the upper triangle of a: a block of rows at a time, then one product that takes it from all
+ * rows below. For CPUs, where XLA's own goes through all of 128 columns for each column, and makes all of a matrix NaN
+ * that is not positive definite: here the rows are NaN from the first one on without a positive diagonal element, which
+ * is the one that PyTorch names. */
+static val cholesky_blocks(op_ctx *c, val a) {
+  int64_t n = mat_rows(a), block = FACTOR_BLOCK, whole = (n + block - 1) / block * block;
+  const val zero = t_scalar(c, TPU_I32, 0);
+  if (n <= block) return cholesky_block(c, a, zero, n);
+  const val init[2] = {zero, pad_blocks(c, a, whole, whole)};
+  val s[2], out[2];
+  ir_while_begin(G, init, 2, s);
+  ir_while_body(G, ir_compare(G, IR_LT, s[0], t_scalar(c, TPU_I32, (double)n)), s);
+  val rows = cholesky_block(c, mat_part(c, s[1], 2, s[0], block), s[0], block);
+  val rest = P_SUB(s[1], mat_product(c, mat_adjoint(c, rows), rows));
+  ir_while_end(G, (const val[]){P_ADD(s[0], t_scalar(c, TPU_I32, (double)block)), mat_replace(c, rest, 2, s[0], rows)},
+               out);
+  return t_narrow(c, t_narrow(c, out[1], a->ndim - 2, 0, n, 1), a->ndim - 1, 0, n, 1);
+}
+
 static val cholesky(op_ctx *c, val x, bool upper) {
   if (ir_failed(G) || ir_numel(x) == 0) return x;
   x = with_real_diagonal(c, x);
+  if (ir_is_cpu(G) && mat_rows(x) <= CHOLESKY_UP_TO) {
+    val u = mat_triangle(c, cholesky_blocks(c, upper ? x : mat_adjoint(c, x)), IR_LE);
+    return upper ? u : mat_adjoint(c, u);
+  }
   return mat_triangle(c, ir_cholesky(G, x, !upper), upper ? IR_LE : IR_GE);
 }
 
@@ -156,17 +253,17 @@ val mat_at(op_ctx *c, val x, int d, val i) {
   return ir_dynamic_slice(G, x, start, size);
 }
 
-static val wide(op_ctx *c, val v, val like) { return t_broadcast_to(c, v, like->ndim, like->dims); }
-
-/* One column: find the pivot, swap its row up, clear what is below it. */
-static void lu_step(op_ctx *c, val *s, bool pivot) {
+/* Column i: find the pivot, swap its row up, clear what is below it. s[0] has all rows and the columns from `first` on.
+ */
+static void lu_step(op_ctx *c, val *s, bool pivot, val first) {
   val a = s[0], i = s[3];
   int rd = a->ndim - 2, cd = a->ndim - 1;
   if (ir_failed(G)) return;
+  val here = first ? P_SUB(i, first) : i;
   val row = t_iota_dim(c, TPU_I32, a->ndim, rd, mat_rows(a)), col = t_iota_dim(c, TPU_I32, a->ndim, cd, mat_cols(a));
   val below = wide(c, t_cmp(c, IR_GT, row, i), a), row_i = mat_at(c, a, rd, i), p = i;
   if (pivot) {
-    val at_i = mat_at(c, a, cd, i), value, index;                                                /* [.., m, 1] */
+    val at_i = mat_at(c, a, cd, here), value, index;                                             /* [.., m, 1] */
     val size = t_is_complex(a) ? P_ADD(P_UN(ABS, P_UN(REAL, at_i)), P_UN(ABS, P_UN(IMAG, at_i))) /* as LAPACK */
                                : P_UN(ABS, at_i);
     if (ir_failed(G)) return;
@@ -180,13 +277,13 @@ static void lu_step(op_ctx *c, val *s, bool pivot) {
     a = ir_select(G, wide(c, t_cmp(c, IR_EQ, row, i), a), wide(c, row_p, a), a);
     row_i = row_p;
   }
-  val d = mat_at(c, row_i, cd, i), zero = t_like(c, d, 0); /* [.., 1, 1] */
+  val d = mat_at(c, row_i, cd, here), zero = t_like(c, d, 0); /* [.., 1, 1] */
   if (ir_failed(G)) return;
-  val singular = P_CMP(EQ, d, zero), column = mat_at(c, a, cd, i);
+  val singular = P_CMP(EQ, d, zero), column = mat_at(c, a, cd, here);
   val l = ir_select(G, wide(c, singular, column), column, P_DIV(column, wide(c, d, column)));
   val update = P_SUB(a, P_MUL(wide(c, l, a), wide(c, row_i, a)));
-  a = ir_select(G, P_AND(below, wide(c, t_cmp(c, IR_GT, col, i), a)), update, a);
-  s[0] = ir_select(G, P_AND(below, wide(c, t_cmp(c, IR_EQ, col, i), a)), wide(c, l, a), a);
+  a = ir_select(G, P_AND(below, wide(c, t_cmp(c, IR_GT, col, here), a)), update, a);
+  s[0] = ir_select(G, P_AND(below, wide(c, t_cmp(c, IR_EQ, col, here), a)), wide(c, l, a), a);
   val k = t_iota_dim(c, TPU_I32, s[1]->ndim, s[1]->ndim - 1, mat_cols(s[1]));
   val number = t_add(c, p, t_scalar(c, TPU_I32, 1));
   if (pivot) number = t_squeeze(c, number, number->ndim - 1);
@@ -197,34 +294,21 @@ static void lu_step(op_ctx *c, val *s, bool pivot) {
   s[3] = t_add(c, i, t_scalar(c, TPU_I32, 1));
 }
 
-static factors lu(op_ctx *c, val a, bool pivot) {
-  int64_t k = mat_rows(a) < mat_cols(a) ? mat_rows(a) : mat_cols(a), dims[T_MAX_DIMS];
-  memcpy(dims, a->dims, (size_t)(a->ndim - 2) * sizeof *dims);
-  dims[a->ndim - 2] = k;
-  val init[4] = {a, t_zeros(c, TPU_I32, a->ndim - 1, dims), t_zeros(c, TPU_I32, a->ndim - 2, dims),
-                 t_scalar(c, TPU_I32, 0)},
-      s[4], out[4];
-  if (ir_failed(G) || ir_numel(a) == 0) return (factors){a, init[1], init[2]};
-  ir_while_begin(G, init, 4, s);
-  ir_while_body(G, ir_compare(G, IR_LT, s[3], ir_const_i(G, TPU_I32, k, 0, NULL)), s);
-  lu_step(c, s, pivot);
-  ir_while_end(G, s, out);
-  return (factors){out[0], out[1], out[2]};
-}
-
-/* Pivots as an order of m rows: row i of the permuted matrix is row order[i]. int32 [.., m] */
-static val row_order(op_ctx *c, val pivots, int64_t m) {
-  int64_t dims[T_MAX_DIMS], k = mat_cols(pivots);
+/* So many pivots from a first one on, as an order of m rows: row i of the permuted matrix is row order[i], int32 [..,
+ * m].
+ */
+static val row_order_of(op_ctx *c, val pivots, int64_t m, val first, int64_t count) {
+  int64_t dims[T_MAX_DIMS];
   if (ir_failed(G)) return pivots;
   int last = pivots->ndim - 1;
   memcpy(dims, pivots->dims, (size_t)pivots->ndim * sizeof *dims);
   dims[last] = m;
   val place = ir_iota(G, TPU_I32, pivots->ndim, dims, last);
   pivots = t_cast(c, pivots, TPU_I32);
-  val init[2] = {place, t_scalar(c, TPU_I32, 0)}, s[2], out[2];
+  val init[2] = {place, first}, s[2], out[2], end = t_add(c, first, t_scalar(c, TPU_I32, (double)count));
   if (ir_numel(pivots) == 0 || ir_failed(G)) return place;
   ir_while_begin(G, init, 2, s);
-  ir_while_body(G, ir_compare(G, IR_LT, s[1], ir_const_i(G, TPU_I32, k, 0, NULL)), s);
+  ir_while_body(G, ir_compare(G, IR_LT, s[1], end), s);
   val p = t_sub(c, mat_at(c, pivots, last, s[1]), t_scalar(c, TPU_I32, 1)), is_p = t_cmp(c, IR_EQ, place, p),
       zero = t_like(c, place, 0);
   if (ir_failed(G)) return place;
@@ -233,6 +317,98 @@ static val row_order(op_ctx *c, val pivots, int64_t m) {
   o = ir_select(G, t_cmp(c, IR_EQ, place, s[1]), wide(c, there, place), o);
   ir_while_end(G, (const val[]){o, t_add(c, s[1], t_scalar(c, TPU_I32, 1))}, out);
   return out[0];
+}
+
+static val row_order(op_ctx *c, val pivots, int64_t m) {
+  return ir_failed(G) ? pivots : row_order_of(c, pivots, m, t_scalar(c, TPU_I32, 0), mat_cols(pivots));
+}
+
+/* x's rows in the given order, whole rows at a time */
+static val gather_rows(op_ctx *c, val x, val order) {
+  int nb = x->ndim - 2, batch[T_MAX_DIMS];
+  int64_t size[T_MAX_DIMS];
+  if (ir_failed(G)) return x;
+  for (int i = 0; i < x->ndim; i++) {
+    batch[i] = i;
+    size[i] = i == x->ndim - 1 ? x->dims[i] : 1;
+  }
+  ir_gather_dims g = {.noffset = 1,
+                      .offset_dims = (int[]){nb + 1},
+                      .ncollapsed = 1,
+                      .collapsed_dims = (int[]){nb},
+                      .nbatching = nb,
+                      .operand_batching = batch,
+                      .indices_batching = batch,
+                      .nstart = 1,
+                      .start_index_map = (int[]){nb},
+                      .index_vector_dim = nb + 1};
+  return ir_gather(G, x, t_unsqueeze(c, order, nb + 1), &g, size, false);
+}
+
+/* Rows r of U from rows of A: what l, unit lower [.., block, block], leaves, in the columns where `right`. */
+static val substitute_rows(op_ctx *c, val l, val r, val right, int64_t block) {
+  int rd = r->ndim - 2, cd = r->ndim - 1;
+  if (ir_failed(G)) return r;
+  const val init[2] = {t_scalar(c, TPU_I32, 0), r};
+  val v[2], out[2];
+  ir_while_begin(G, init, 2, v);
+  ir_while_body(G, ir_compare(G, IR_LT, v[0], t_scalar(c, TPU_I32, (double)(block - 1))), v);
+  val row = t_iota_dim(c, TPU_I32, r->ndim, rd, block), factor = mat_at(c, l, cd, v[0]),
+      from = mat_at(c, v[1], rd, v[0]);
+  val open = P_AND(wide(c, t_cmp(c, IR_GT, row, v[0]), r), wide(c, right, r));
+  val less = P_SUB(v[1], P_MUL(wide(c, factor, r), wide(c, from, r)));
+  const val next[2] = {P_ADD(v[0], t_scalar(c, TPU_I32, 1)), ir_failed(G) ? r : ir_select(G, open, less, v[1])};
+  ir_while_end(G, next, out);
+  return out[1];
+}
+
+/* s (a, pivots, info, column) of as many columns as stand in whole blocks: the columns of a block by lu_step, then the
+ * other columns' rows in the new order, the block's rows of U, and one product that takes them from the rest. */
+static void lu_blocks(op_ctx *c, val *s, int64_t count, bool pivot) {
+  enum { block = FACTOR_BLOCK };
+  val v[4], in[4], panel[4], cond[4];
+  int64_t m = mat_rows(s[0]), n = mat_cols(s[0]);
+  int rd = s[0]->ndim - 2, cd = rd + 1;
+  ir_while_begin(G, s, 4, v);
+  ir_while_body(G, ir_compare(G, IR_LT, v[3], ir_const_i(G, TPU_I32, count, 0, NULL)), v);
+  val k = v[3], end = P_ADD(k, t_scalar(c, TPU_I32, block)), a = v[0];
+  const val inner[4] = {mat_part(c, a, 1, k, block), v[1], v[2], k};
+  ir_while_begin(G, inner, 4, cond);
+  ir_while_body(G, ir_compare(G, IR_LT, cond[3], end), in);
+  lu_step(c, in, pivot, k);
+  ir_while_end(G, in, panel);
+  val p = panel[0], l = mat_part(c, p, 2, k, block);
+  if (pivot) a = gather_rows(c, a, row_order_of(c, panel[1], m, k, block));
+  if (ir_failed(G)) return;
+  val right = t_cmp(c, IR_GE, t_iota_dim(c, TPU_I32, a->ndim, cd, n), end),
+      below = t_cmp(c, IR_GE, t_iota_dim(c, TPU_I32, a->ndim, rd, m), end);
+  val u = substitute_rows(c, l, mat_part(c, a, 2, k, block), right, block);
+  if (ir_failed(G)) return;
+  val lower = ir_select(G, wide(c, below, p), p, t_like(c, p, 0)),
+      upper = ir_select(G, wide(c, right, u), u, t_like(c, u, 0));
+  a = mat_replace(c, P_SUB(a, mat_product(c, lower, upper)), 2, k, u);
+  const val next[4] = {mat_replace(c, a, 1, k, p), panel[1], panel[2], end};
+  ir_while_end(G, next, s);
+}
+
+enum { LU_BLOCKS_FROM = 4000000 /* products on a CPU; blocks take longer to compile */ };
+
+static factors lu(op_ctx *c, val a, bool pivot) {
+  int64_t k = mat_rows(a) < mat_cols(a) ? mat_rows(a) : mat_cols(a), dims[T_MAX_DIMS];
+  memcpy(dims, a->dims, (size_t)(a->ndim - 2) * sizeof *dims);
+  dims[a->ndim - 2] = k;
+  val init[4] = {a, t_zeros(c, TPU_I32, a->ndim - 1, dims), t_zeros(c, TPU_I32, a->ndim - 2, dims),
+                 t_scalar(c, TPU_I32, 0)},
+      s[4], out[4];
+  if (ir_failed(G) || ir_numel(a) == 0) return (factors){a, init[1], init[2]};
+  if (ir_is_cpu(G) && k >= 2 * FACTOR_BLOCK && (double)ir_numel(a) * (double)k >= LU_BLOCKS_FROM)
+    lu_blocks(c, init, k / FACTOR_BLOCK * FACTOR_BLOCK, pivot);
+  if (ir_failed(G)) return (factors){a, init[1], init[2]};
+  ir_while_begin(G, init, 4, s);
+  ir_while_body(G, ir_compare(G, IR_LT, s[3], ir_const_i(G, TPU_I32, k, 0, NULL)), s);
+  lu_step(c, s, pivot, NULL);
+  ir_while_end(G, s, out);
+  return (factors){out[0], out[1], out[2]};
 }
 
 val mat_order_rows(op_ctx *c, val b, val order, bool inverse) {

@@ -13,10 +13,18 @@ static void combine_mul(op_ctx *c, const val *a, const val *b, val *out) { *out 
 static void combine_or(op_ctx *c, const val *a, const val *b, val *out) { *out = ir_binary(G, IR_OR, *a, *b); }
 static void combine_and(op_ctx *c, const val *a, const val *b, val *out) { *out = ir_binary(G, IR_AND, *a, *b); }
 
+/* log(exp(a) + exp(b)); equal infinities give themselves, NaN wins. */
+static void combine_logaddexp(op_ctx *c, const val *a, const val *b, val *out) {
+  val hi = ir_binary(G, IR_MAX, *a, *b), lo = ir_binary(G, IR_MIN, *a, *b);
+  val sum = ir_binary(G, IR_ADD, hi, ir_unary(G, IR_LOG1P, ir_unary(G, IR_EXP, ir_binary(G, IR_SUB, lo, hi))));
+  val same = ir_compare(G, IR_EQ, hi, lo), infinite = ir_unary(G, IR_NOT, ir_unary(G, IR_IS_FINITE, lo));
+  *out = ir_select(G, ir_binary(G, IR_AND, same, infinite), hi, sum);
+}
+
 static val scan_in(op_ctx *c, val x, tpu_dtype in, int64_t dim, double identity, t_combine f) {
   tpu_dtype d = (tpu_dtype)x->dtype;
   val y = t_cast(c, t_at_least_1d(c, x), in), start = t_scalar(c, in, identity);
-  t_scan(c, &y, &start, 1, t_dim(c, dim, y->ndim), f);
+  t_scan(c, &y, &start, 1, t_dim(c, dim, y->ndim), f, f != combine_logaddexp);
   return t_cast(c, t_reshape(c, y, x->ndim, x->dims), d);
 }
 
@@ -55,7 +63,7 @@ static void cumulative_extreme(op_ctx *c, bool max, int dim_arg, val *values, va
   tpu_dtype d = (tpu_dtype)x->dtype, di = t_index_dtype(t_size(x, dim));
   val xs[2] = {x, ir_iota(G, di, x->ndim, x->dims, dim)};
   val start[2] = {max ? ir_const_min(G, d, 0, NULL) : ir_const_max(G, d, 0, NULL), ir_const_i(G, di, 0, 0, NULL)};
-  t_scan(c, xs, start, 2, dim, max ? combine_max : combine_min);
+  t_scan(c, xs, start, 2, dim, max ? combine_max : combine_min, true);
   *values = t_reshape(c, xs[0], x0->ndim, x0->dims);
   *indices = t_cast(c, t_reshape(c, xs[1], x0->ndim, x0->dims), TPU_I64);
 }
@@ -78,14 +86,6 @@ OP(cummax, "aten::cummax") { cummaxmin(c, true); }
 OP(cummin, "aten::cummin") { cummaxmin(c, false); }
 OP(cummax_helper, "aten::_cummax_helper") { cummaxmin_helper(c, true); }
 OP(cummin_helper, "aten::_cummin_helper") { cummaxmin_helper(c, false); }
-
-/* log(exp(a) + exp(b)); equal infinities give themselves, NaN wins. */
-static void combine_logaddexp(op_ctx *c, const val *a, const val *b, val *out) {
-  val hi = ir_binary(G, IR_MAX, *a, *b), lo = ir_binary(G, IR_MIN, *a, *b);
-  val sum = ir_binary(G, IR_ADD, hi, ir_unary(G, IR_LOG1P, ir_unary(G, IR_EXP, ir_binary(G, IR_SUB, lo, hi))));
-  val same = ir_compare(G, IR_EQ, hi, lo), infinite = ir_unary(G, IR_NOT, ir_unary(G, IR_IS_FINITE, lo));
-  *out = ir_select(G, ir_binary(G, IR_AND, same, infinite), hi, sum);
-}
 
 static val complex_logcumsumexp(op_ctx *c, val x, int64_t dim_arg) {
   val y = t_at_least_1d(c, x);

@@ -210,7 +210,7 @@ OP(mode, "aten::mode") {
   low[dim] = 1;
   val starts = ir_pad(G, ir_compare(G, IR_NE, before, after), t_scalar(c, TPU_BOOL, 1), low, zero, zero);
   val start = ir_select(G, starts, place, t_like(c, place, 0)), none = t_scalar(c, d, 0);
-  t_scan(c, &start, &none, 1, dim, later_start);
+  t_scan(c, &start, &none, 1, dim, later_start, true);
   t_arg_reduce(c, ir_binary(G, IR_SUB, place, start), dim, true, true, &best, &at);
   pick(c, values, indices, at, dim, INT_OR(2, 0) && x0->ndim);
 }

@@ -821,3 +821,59 @@ def test_hyperbolic_functions_of_large_numbers(fn, dtype):
     got = fn(x.to(dtype).to(DEVICE)).cpu()
     torch.testing.assert_close(got, want, rtol=4 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
     assert torch.equal(got.signbit()[:-1], want.signbit()[:-1])
+
+
+# ---- scans of many elements, which have a form of their own on CPU plugins ----------------------------------------------------
+
+
+@pytest.mark.parametrize("shape, dim", [((70001,), 0), ((9, 8001), 1), ((3, 1024, 32), 1)], ids=str)
+def test_long_scans(shape, dim):
+    n = math.prod(shape)
+    x = (torch.arange(n) * 7919 % 1009 - 500).view(shape)
+    agree(lambda a: ((a * 2**40).cumsum(dim), a.cumprod(dim), *(a % 50).cummax(dim)), x)
+    f = x / 500
+    close(f.to(DEVICE).cumsum(dim), f.double().cumsum(dim).float(), 1e-5, 1e-3)
+    close((1 + f / 1000).to(DEVICE).cumprod(dim), (1 + f.double() / 1000).cumprod(dim).float(), 1e-3, 1e-3)
+    at = shape[dim] // 2
+    for value in (inf, -inf, nan):
+        y = f.clone()
+        y.select(dim, at).fill_(value)
+        want, got = y.cumsum(dim), y.to(DEVICE).cumsum(dim).cpu()
+        assert torch.equal(want.isfinite(), got.isfinite()) and torch.equal(want.isnan(), got.isnan())
+    agree(lambda a: a.cummin(dim), y)
+
+
+# ---- factorisations in blocks ----------------------------------------------------------------------------------------------
+
+
+def waves(*shape, dtype=torch.float64):
+    a = torch.arange(math.prod(shape), dtype=torch.float64).mul_(0.731).sin_().mul_(1e4).sin_().view(shape)
+    return a + 1j * a.flip(-1) if dtype.is_complex else a.to(dtype)
+
+
+def positive(batch, n, dtype=torch.float64):
+    a = waves(batch, n, n, dtype=dtype)
+    return a @ a.mH + n * torch.eye(n, dtype=dtype)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("batch, n", [(3, 5), (3, 32), (4, 41)])
+def test_cholesky(batch, n, upper):
+    for dtype in (torch.float64, torch.complex128):
+        a = positive(batch, n, dtype)
+        a = a.triu() if upper else a.tril()  # the other triangle is not read
+        agree(lambda x: torch.linalg.cholesky(x, upper=upper), a, rtol=1e-12, atol=1e-12)
+    bad = positive(batch, n, torch.float32)
+    bad[0, n // 2, n // 2], bad[1, 0, 0], bad[2, n - 1, n - 1] = -1, 0, nan
+    agree(lambda x: torch.linalg.cholesky_ex(x, upper=upper)[1], bad)
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 5), (128, 32, 32), (80, 40, 50), (50, 66, 37)], ids=str)
+def test_lu(shape):  # all but the first in blocks on CPU plugins
+    for dtype in (torch.float64, torch.complex128):
+        agree(lambda x: tuple(torch.linalg.lu_factor(x)), waves(*shape, dtype=dtype), rtol=1e-9, atol=1e-9)
+    singular = waves(*shape, dtype=torch.float64)
+    singular[1, :, 4] = 0
+    agree(lambda x: torch.linalg.lu_factor_ex(x)[1:], singular)
+    if shape[1] == shape[2]:
+        agree(lambda x: (torch.linalg.solve(x, x[..., :3]), torch.linalg.det(x)), waves(*shape) / 8, rtol=1e-6, atol=1e-6)
