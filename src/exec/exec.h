@@ -359,6 +359,11 @@ void defer_flush_locked(int device, flush_reason why);
 void defer_flush(int device, flush_reason why);
 void defer_forget_locked(void); /* gives its memory back; nothing may wait */
 
+/* ---- meshes (mesh.c) --------------------------------------------------------------------------------------------- */
+
+/* out: for each position of the mesh, row-major, the id of the device of a topology that stands there. */
+TPU_MUST tpu_err *mesh_assign(const pjrt_place *places, int n, int naxes, const int64_t *sizes, int *out);
+
 /* ---- the queue (queue.c) ----------------------------------------------------------------------------------------- */
 
 /* Runs a program: at once on this thread, or on the queue's thread, which keeps the order. bufs: nparams inputs

@@ -14,10 +14,13 @@ from ctypes import byref, c_char_p, c_size_t, c_void_p
 from dataclasses import dataclass, field
 
 from torch_tpu import _core
-from torch_tpu.aot import _flops, _hlo, _time
+from torch_tpu.aot import _flops, _hlo, _mesh, _time
 from torch_tpu.aot.chips import CHIPS, Chip, known_forms
 
-__all__ = ["CHIPS", "Chip", "Cost", "Fusion", "Memory", "Program", "Topology", "compile", "compile_text", "topology"]
+__all__ = [
+    "CHIPS", "Chip", "Cost", "Fusion", "Memory", "Program", "Topology", "compile", "compile_text", "constrain",
+    "topology",
+]  # fmt: skip
 
 _OLDEST, _NEWEST = (0, 106), (0, 117)  # PJRT C API versions that were tried; src/pjrt/abi.h
 _INSTALL = (
@@ -168,11 +171,13 @@ class Cost:
 
 
 class Program:
-    """A program compiled for one device of a topology."""
+    """A program compiled for one device of a topology, or, with a mesh, for all of them: figures are then of one device."""
 
-    def __init__(self, handle, topology, text, parameters=(), outputs=(), result=None):
+    def __init__(self, handle, topology, text, parameters=(), outputs=(), result=None, mesh=None, devices=None):
         self._handle = handle
         self.topology = topology
+        self.mesh = mesh  # of a sharded program: _mesh.Mesh
+        self.devices = devices  # of a sharded program: the id of the device at each position of the mesh, row-major
         self.stablehlo = text  # what was compiled
         self.parameters = list(parameters)  # what each of its inputs is, as Value
         self.outputs = list(outputs)  # the same of its outputs
@@ -193,7 +198,8 @@ class Program:
         _core.core.tpu_aot_memory(self._handle, byref(s))
         kinds = {}
         for p in self.parameters:
-            kinds[p.kind] = kinds.get(p.kind, 0) + p.nbytes
+            n = _mesh.parts(self.mesh, p.place) if self.mesh and p.place else 1
+            kinds[p.kind] = kinds.get(p.kind, 0) + p.nbytes // n
         chip = self.topology.chip
         return Memory(s.arguments, s.outputs, s.aliased, s.temporaries, s.code, s.peak, chip.hbm_bytes if chip else None, kinds)
 
@@ -232,8 +238,9 @@ class Program:
 
     @functools.cached_property
     def _products(self):
-        """{dtype: operations of the products}"""
-        return _flops.count(self.stablehlo)
+        """{dtype: operations of the products}, the share of one device"""
+        n = self.mesh.devices if self.mesh else 1
+        return {d: flops / n if flops % n else flops // n for d, flops in _flops.count(self.stablehlo).items()}
 
     def _time(self):
         chip = self.topology.chip
@@ -305,14 +312,46 @@ def _compile(text, t, options=None):
     return handle.value
 
 
-def compile(fn, example_inputs=(), *, topology, kwargs=None, state=(), name=None):
-    """Compiles fn(*example_inputs, **kwargs) as one program for one device of a TPU topology, and executes nothing on it.
+def _partitioned(text, t, mesh):
+    """(handle of the program, ids of the devices by position in the mesh)"""
+    ids, data, handle = (ctypes.c_int * mesh.devices)(), text.encode(), c_void_p()
+    _core.core.tpu_topology_assign(t.handle, len(mesh.sizes), (ctypes.c_int64 * len(mesh.sizes))(*mesh.sizes), ids)
+    _core.core.tpu_aot_compile_partitions(t.handle, data, len(data), ids, byref(handle))
+    return handle.value, list(ids)
+
+
+def _placing(t, mesh, placements):
+    if mesh is None:
+        if placements is not None:
+            raise ValueError("torch.tpu.aot.compile: placements are those on a mesh, but mesh=None")
+        return None
+    mesh = _mesh.mesh_of(mesh)
+    if mesh.devices != t.device_count:
+        raise ValueError(
+            f"torch.tpu.aot.compile: the mesh {mesh} has {mesh.devices} devices, but {t.name} has {t.device_count}: a program is "
+            "compiled for all devices of a topology, so make them equal"
+        )
+    return _mesh.Placing(mesh, placements or {})
+
+
+constrain = _mesh.constrain
+
+
+def compile(fn, example_inputs=(), *, topology, mesh=None, placements=None, kwargs=None, state=(), name=None):
+    """Compiles fn(*example_inputs, **kwargs) as one program for one device of a TPU topology, or for all of them, and executes
+    nothing on it.
 
     fn: a module or any function: a forward pass, a loss with backward(), a whole training step with an optimizer. It is run
         once with tensors that have no values (twice when an optimizer has no state yet), so reading a value in it is an error.
     example_inputs: a tuple of what it is called with. Tensors give shape and dtype only: they may be real, on the meta device,
         or fake; parameters and buffers of modules likewise. Nothing is written to them.
     topology: a name such as "v5e:2x2", or a Topology.
+    mesh: of a sharded program: the axes over which the devices of the topology are laid, {"data": 4, "model": 4}, or
+        ((4, 4), ("data", "model")), or a DeviceMesh. The compiler divides the program among them.
+    placements: where parameters and inputs are on the mesh: {name or pattern of names: placements}, or a function that gives
+        them for a Value, or None. Names are those of program.parameters ("layers.*.weight", "argument 0"); placements those of
+        torch.distributed.tensor, one for each axis, (Shard(0), Replicate()), or {"data": Shard(0)}. What is not named
+        replicates; gradients and optimizer states are where their parameter is. See also constrain().
     state: modules, optimizers and tensors that the function uses; needed only for those that are not found from the function
         itself (its closure, the globals that it names, and what it is bound to).
 
@@ -328,14 +367,19 @@ def compile(fn, example_inputs=(), *, topology, kwargs=None, state=(), name=None
         example_inputs = (example_inputs,)
     t = topology if isinstance(topology, Topology) else globals()["topology"](topology)
     name = name or getattr(fn, "__qualname__", type(fn).__name__)
-    captured = _trace.capture(fn, tuple(example_inputs), kwargs or {}, state, name)
+    placing = _placing(t, mesh, placements)
+    captured = _trace.capture(fn, tuple(example_inputs), kwargs or {}, state, name, placing)
     if not captured.text:
         raise ValueError(f"torch.tpu.aot.compile: {name} returns no tensor and writes to none, so there is nothing to compile")
+    mesh, devices = placing and placing.mesh, None
     try:
-        handle = _compile(captured.text, t)
+        if mesh:
+            handle, devices = _partitioned(captured.text, t, mesh)
+        else:
+            handle = _compile(captured.text, t)
     except torch.OutOfMemoryError as error:
         raise torch.OutOfMemoryError(_out_of_memory(error, t, captured)) from None
-    return Program(handle, t, captured.text, captured.parameters, captured.outputs, captured.result)
+    return Program(handle, t, captured.text, captured.parameters, captured.outputs, captured.result, mesh, devices)
 
 
 def _out_of_memory(error, t, captured):
