@@ -14,11 +14,11 @@ from ctypes import byref, c_char_p, c_size_t, c_void_p
 from dataclasses import dataclass, field
 
 from torch_tpu import _core
-from torch_tpu.aot import _flops, _hlo, _mesh, _time
+from torch_tpu.aot import _flops, _hlo, _links, _mesh, _time
 from torch_tpu.aot.chips import CHIPS, Chip, known_forms
 
 __all__ = [
-    "CHIPS", "Chip", "Cost", "Fusion", "Memory", "Program", "Topology", "compile", "compile_text", "constrain",
+    "CHIPS", "Chip", "Collective", "Cost", "Fusion", "Memory", "Program", "Topology", "compile", "compile_text", "constrain",
     "topology",
 ]  # fmt: skip
 
@@ -54,6 +54,14 @@ class Topology:
     chip: Chip | None  # what is published about a device; None for a generation without an entry in chips.py
     platform_version: str  # of the compiler
     handle: int = field(repr=False)
+
+    def places(self):
+        """{id of a device: its coordinates: of its chip in the torus, then its number on the chip}; () where they are not known"""
+        out, p = {}, _core.TopologyPlace()
+        for i in range(self.device_count):
+            _core.core.tpu_topology_device(self.handle, i, byref(p))
+            out[p.id] = tuple(p.coords[: p.ncoords])
+        return out
 
 
 def topology(name):
@@ -149,6 +157,28 @@ class Fusion:
 
 
 @dataclass(frozen=True)
+class Collective:
+    """A collective of a sharded program, on one device."""
+
+    name: str
+    kind: str  # all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute
+    axes: tuple  # of the mesh, over which it goes
+    devices: int  # in a group
+    bytes: int  # that the device sends, in all runs
+    seconds: float  # on the links, in all runs
+    waited: float  # of them, not hidden behind other work
+    count: int  # runs
+    op: str  # the operator of PyTorch that it comes from
+    where: str  # file:line of the user's program
+
+    def __str__(self):
+        return (
+            f"{self.seconds * 1e6:10.1f} us ({self.waited * 1e6:.1f} waited) {self.bytes / 1e6:10.3f} MB  {self.kind} over "
+            f"{', '.join(self.axes) or '-'} ({self.devices})  {self.op or '-'}  {self.where or '-'}"
+        )
+
+
+@dataclass(frozen=True)
 class Cost:
     """What one run takes on one device."""
 
@@ -161,12 +191,24 @@ class Cost:
     floor: float  # seconds: flops / peak, or inputs and outputs / bandwidth
     parts: dict  # {what it rests on: seconds}
     notes: list  # what the model did not know
+    collectives: dict  # {(kind, axes of the mesh): (bytes that the device sends, seconds on the links, seconds waited)}
+
+    @property
+    def collective_bytes(self):
+        """Bytes that one device sends to others."""
+        return sum(b for b, _, _ in self.collectives.values())
+
+    @property
+    def collective_seconds(self):
+        """Seconds that the links are in use; part "link" of the estimate is what of them is not hidden behind other work."""
+        return sum(s for _, s, _ in self.collectives.values())
 
     def __str__(self):
         parts = ", ".join(f"{k} {v * 1e3:.3f} ms" for k, v in self.parts.items())
         return (
             f"estimated {self.seconds * 1e3:.3f} ms ({parts}; at least {self.floor * 1e3:.3f} ms), "
             f"{self.flops / 1e9:,.3f} GFLOP in products, {self.bytes / 1e6:,.1f} MB accessed"
+            + (f", {self.collective_bytes / 1e6:,.1f} MB sent" if self.collectives else "")
         )
 
 
@@ -254,8 +296,45 @@ class Program:
             m = self.memory()
             # Each dtype's products run at their own peak, one after the other.
             slowest = sum(n / chip.peak(d) for d, n in flops.items()) * chip.peak("bfloat16")
-            self._times = _time.estimate(self.module(), chip, slowest, "bfloat16", m.arguments + m.outputs - m.aliased)
+            self._times = _time.estimate(
+                self.module(), chip, slowest, "bfloat16", m.arguments + m.outputs - m.aliased, self._links(chip)
+            )
         return self._times
+
+    def _links(self, chip):
+        if not self.mesh:
+            return None
+        places = self.topology.places()
+        at = [places[d] for d in self.devices]
+        dims = tuple(max(c) + 1 for c in zip(*at, strict=True))
+        return _links.Links(chip, at if dims else None, dims)
+
+    def _op(self, text):
+        """The operator that an instruction comes from; the compiler calls inputs of the program Arg_0.1."""
+        head, _, number = text.partition("_")
+        number = number.partition(".")[0]
+        if head == "Arg" and number.isdigit() and int(number) < len(self.parameters):
+            return self.parameters[int(number)].name
+        return text
+
+    def _axes(self, c):
+        """The axes of the mesh over which a collective goes."""
+        members = c.group or [p for pair in c.pairs for p in pair]
+        if not self.mesh:
+            return ()
+        at = [self.mesh.position(p) for p in members]
+        return tuple(n for k, n in enumerate(self.mesh.names) if len({a[k] for a in at}) > 1)
+
+    def collectives(self):
+        """What the devices send to each other, costliest first."""
+        out = [
+            Collective(
+                c.name, c.kind, self._axes(c), len(c.group) or 2, c.bytes * c.count, c.seconds * c.count, c.waited * c.count, c.count,
+                self._op(c.op), c.where,
+            )
+            for c in self._time().collectives
+        ]  # fmt: skip
+        return sorted(out, key=lambda c: -c.seconds)
 
     def cost(self):
         """Cost of one run on one device: operations, bytes, and the estimated time in seconds."""
@@ -270,7 +349,15 @@ class Program:
             t.floor,
             t.parts,
             t.notes,
+            self._sent(),
         )
+
+    def _sent(self):
+        out = {}
+        for c in self.collectives():
+            b, s, w = out.get((c.kind, c.axes), (0, 0.0, 0.0))
+            out[c.kind, c.axes] = (b + c.bytes, s + c.seconds, w + c.waited)
+        return out
 
     def mfu(self):
         """Model FLOPs utilization, 0 to 1: the time that the program's products would take at the chip's published peak for
@@ -283,7 +370,7 @@ class Program:
         """The n costliest instructions, costliest first, with the operator and line that they come from."""
         t = self._time()
         return [
-            Fusion(s.name, s.op, s.where, s.seconds, s.seconds / t.seconds if t.seconds else 0.0, s.count, s.source, s.bytes)
+            Fusion(s.name, self._op(s.op), s.where, s.seconds, s.seconds / t.seconds if t.seconds else 0.0, s.count, s.source, s.bytes)
             for s in t.steps[:n]
         ]
 

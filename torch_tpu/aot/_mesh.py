@@ -18,6 +18,14 @@ class Mesh:
         for n in self.sizes:
             self.devices *= n
 
+    def position(self, partition):
+        """The place of a partition along each axis."""
+        out = []
+        for n in reversed(self.sizes):
+            out.append(partition % n)
+            partition //= n
+        return tuple(reversed(out))
+
     def __str__(self):
         return "{" + ", ".join(f"{n}: {s}" for n, s in zip(self.names, self.sizes, strict=True)) + "}"
 
@@ -90,11 +98,12 @@ class Placing:
     def _rule(self, value):
         if callable(self.rules):
             return self.rules(value)
-        if value.name in self.rules:
+        if value.name in self.rules and value.kind != "gradient":
             self.used.add(value.name)
             return self.rules[value.name]
+        follows = value.kind in ("optimizer", "gradient")  # its parameter, unless a pattern speaks of "weight exp_avg"
         for pattern, placements in self.rules.items():
-            if fnmatch.fnmatchcase(value.name, pattern):
+            if fnmatch.fnmatchcase(value.name, pattern) and (not follows or " " in pattern):
                 self.used.add(pattern)
                 return placements
         return None

@@ -1,0 +1,230 @@
+"""Sharded training steps compiled for TPUs that are not here: how memory, time and what the devices send to each other change
+with the number of devices, for three layouts of a Llama-style model; and Qwen3-8B on tpu7x. docs/aot.md has the figures.
+
+    python bench/sharded.py scaling [--html FILE]
+    python bench/sharded.py qwen3 [--topology tpu7x:4x4x4] [--layers 2,4] [--sequence 4096] [--batch 1]"""
+
+import argparse
+import time
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.tensor import Shard
+from torch.utils.checkpoint import checkpoint
+
+aot = torch.tpu.aot
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model. Its layers are alike."""
+
+    layers: int
+    width: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head: int
+    vocabulary: int
+    qk_norm: bool = False
+    recompute: bool = False  # each layer's forward pass again in the backward pass
+
+
+LLAMA = Shape(2, 1024, 4096, 16, 16, 64, 32768)
+QWEN3_8B = Shape(36, 4096, 12288, 32, 8, 128, 151936, True)
+
+
+def rotate(x, cos, sin):
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+class Layer(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.c = c
+        self.n1, self.n2 = nn.RMSNorm(c.width, eps=1e-6), nn.RMSNorm(c.width, eps=1e-6)
+        self.q, self.o = nn.Linear(c.width, c.heads * c.head, bias=False), nn.Linear(c.heads * c.head, c.width, bias=False)
+        self.k, self.v = (nn.Linear(c.width, c.kv_heads * c.head, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(c.width, c.hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(c.hidden, c.width, bias=False)
+        if c.qk_norm:
+            self.qn, self.kn = nn.RMSNorm(c.head, eps=1e-6), nn.RMSNorm(c.head, eps=1e-6)
+
+    def forward(self, x, cos, sin, at):
+        c, (b, s, _) = self.c, x.shape
+        y = self.n1(x)
+        q, k, v = at.heads(self.q(y)), at.heads(self.k(y)), at.heads(self.v(y))
+        q, k, v = (z.view(b, s, -1, c.head) for z in (q, k, v))
+        if c.qk_norm:
+            q, k = self.qn(q), self.kn(k)
+        q, k, v = (z.transpose(1, 2) for z in (q, k, v))
+        y = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=c.heads != c.kv_heads)
+        x = at.tokens(x + at.tokens(self.o(at.heads(y.transpose(1, 2).reshape(b, s, -1)))))
+        y = self.n2(x)
+        return at.tokens(x + at.tokens(self.down(F.silu(at.heads(self.gate(y))) * at.heads(self.up(y)))))
+
+
+class Model(nn.Module):
+    def __init__(self, c):
+        super().__init__()
+        self.c = c
+        self.tokens, self.norm = nn.Embedding(c.vocabulary, c.width), nn.RMSNorm(c.width, eps=1e-6)
+        self.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
+        self.head = nn.Linear(c.width, c.vocabulary, bias=False)
+
+    def forward(self, t, at):
+        x = at.tokens(self.tokens(t))
+        rate = 1e6 ** (-torch.arange(0, self.c.head, 2, dtype=torch.float32, device=t.device) / self.c.head)
+        angle = torch.outer(torch.arange(t.shape[1], dtype=torch.float32, device=t.device), rate)
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        for layer in self.layers:
+            x = checkpoint(layer, x, cos, sin, at, use_reentrant=False) if self.c.recompute else layer(x, cos, sin, at)
+        return at.heads(self.head(self.norm(x)))
+
+
+# ---- layouts ---------------------------------------------------------------------------------------------------------
+
+
+class Layout:
+    """Where parameters, inputs and what lies between the layers are. data, model: sizes of the two axes."""
+
+    def __init__(self, data, model=1):
+        self.mesh = {"data": data, "model": model}
+
+    def placements(self):
+        return {"argument *": {"data": Shard(0)}}
+
+    def tokens(self, x):  # [batch, sequence, width]
+        return aot.constrain(x, {"data": Shard(0)})
+
+    def heads(self, x):  # [batch, sequence, what is split over `model`]
+        return aot.constrain(x, {"data": Shard(0), "model": Shard(2)})
+
+
+class DataParallel(Layout):
+    """Each device has all parameters, and a part of the batch."""
+
+
+class FullySharded(Layout):
+    """Parameters and optimizer states are split over the devices that share the batch; they are gathered where they are used."""
+
+    def placements(self):
+        return super().placements() | {"*": {"data": Shard(0)}}
+
+
+class TensorParallel(Layout):
+    """Heads and hidden units are split over `model`, and the parameters, also, over `data`."""
+
+    def placements(self):
+        first = dict.fromkeys(("*.q.weight", "*.k.weight", "*.v.weight", "*.gate.weight", "*.up.weight", "head.weight"), {"model": Shard(0), "data": Shard(1)})
+        second = dict.fromkeys(("*.o.weight", "*.down.weight"), {"model": Shard(1), "data": Shard(0)})
+        return super().placements() | first | second | {"tokens.weight": {"data": Shard(1)}}
+
+
+def training_step(shape, layout, batch, sequence):
+    """(step, its inputs), with parameters that take no memory."""
+    with torch.device("meta"):
+        net = Model(shape).to(torch.bfloat16)
+        tokens = torch.empty(batch, sequence, dtype=torch.int32)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+
+    def step(tokens, targets):
+        logits = net(tokens, layout)
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten().long())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step, (tokens, tokens)
+
+
+def compiled(shape, layout, topology, batch, sequence):
+    """The Program, and seconds that capturing and compiling took."""
+    step, inputs = training_step(shape, layout, batch, sequence)
+    begin = time.perf_counter()
+    p = aot.compile(step, inputs, topology=topology, mesh=layout.mesh, placements=layout.placements())
+    return p, time.perf_counter() - begin
+
+
+# ---- reports ---------------------------------------------------------------------------------------------------------
+
+TOPOLOGIES = {4: "v5p:2x2x1", 256: "v5p:8x8x4", 512: "v5p:8x8x8", 16384: "tpu7x:16x16x32"}
+
+
+def row(name, n, p, seconds):
+    m, c = p.memory(), p.cost()
+    kinds = {}
+    for (kind, axes), (b, _, _) in c.collectives.items():
+        kinds[kind, axes] = b
+    sent = ", ".join(f"{k} over {'+'.join(a)} {b / 1e6:,.1f}" for (k, a), b in sorted(kinds.items(), key=lambda kv: -kv[1]))
+    return (
+        f"| {name} | {n} | {p.topology.name} | {m.total / 1e9:.2f} | {c.seconds * 1e3:.2f} | {c.collective_seconds * 1e3:.2f} | "
+        f"{c.parts.get('link', 0) * 1e3:.2f} | {c.collective_bytes / 1e6:,.1f} | {100 * p.mfu():.1f} | {seconds:.0f} | {sent} |"
+    )
+
+
+HEAD = (
+    "| layout | devices | topology | memory, GB | step, ms | links, ms | waited, ms | sent, MB | MFU, % | compile, s | sent, MB, by kind |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def scaling(shape, each, sequence, counts):
+    print(HEAD, flush=True)
+    for n in counts:
+        for name, layout in (("data parallel", DataParallel(n)), ("fully sharded", FullySharded(n)), ("tensor parallel", TensorParallel(n // 4, 4))):
+            batch = each * n
+            p, seconds = compiled(shape, layout, TOPOLOGIES[n], batch, sequence)
+            print(row(name, n, p, seconds), flush=True)
+
+
+def qwen3(topology, model, layers, sequence, each, recompute):
+    """Qwen3-8B: some layers are compiled, and the rest is a straight line through them."""
+    n = aot.topology(topology).device_count
+    found = []
+    for k in layers:
+        layout = TensorParallel(n // model, model) if model > 1 else FullySharded(n)
+        shape = replace(QWEN3_8B, layers=k, recompute=recompute)
+        p, seconds = compiled(shape, layout, topology, each * n // model, sequence)
+        m, c = p.memory(), p.cost()
+        found.append((k, c.seconds, c.flops, m.total, c.collective_bytes, c.collective_seconds, c.parts.get("link", 0.0)))
+        print(f"{k} layers, compiled in {seconds:.0f} s: {m}\n  {c}\n  MFU {100 * p.mfu():.1f} %", flush=True)
+        print("  what is in use on the links:")
+        for x in p.collectives()[:12]:
+            print("   ", x)
+        print("  costliest:")
+        for x in p.bottlenecks(30):
+            print("   ", x)
+        print(flush=True)
+    (k0, *a), (k1, *b) = found[0], found[-1]
+    whole = [x + (y - x) / (k1 - k0) * (QWEN3_8B.layers - k0) for x, y in zip(a, b, strict=True)] if k1 > k0 else None
+    if whole:
+        seconds, flops, memory, sent, links, waited = whole
+        peak = aot.topology(topology).chip.peak("bfloat16")
+        print(
+            f"{QWEN3_8B.layers} layers, on a line through {k0} and {k1}: step {seconds * 1e3:.1f} ms, {flops / 1e12:.1f} TFLOP, MFU "
+            f"{100 * flops / peak / seconds:.1f} %, memory {memory / 1e9:.1f} GB, sent {sent / 1e9:.2f} GB, links {links * 1e3:.1f} ms, "
+            f"of which waited {waited * 1e3:.1f} ms"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["scaling", "qwen3"])
+    parser.add_argument("--devices", default="4,256,16384")
+    parser.add_argument("--topology", default="tpu7x:4x4x4")
+    parser.add_argument("--layers", default="2,4")
+    parser.add_argument("--sequence", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--model", type=int, default=1)
+    parser.add_argument("--recompute", action="store_true")
+    a = parser.parse_args()
+    torch.set_num_threads(1)
+    if a.what == "scaling":
+        scaling(LLAMA, a.batch, a.sequence, [int(n) for n in a.devices.split(",")])
+    else:
+        qwen3(a.topology, a.model, [int(k) for k in a.layers.split(",")], a.sequence, a.batch, a.recompute)
