@@ -32,7 +32,7 @@ class Shape:
     recompute: bool = False  # each layer's forward pass again in the backward pass
 
 
-LLAMA = Shape(2, 1024, 4096, 16, 16, 64, 32768)
+LLAMA = Shape(1, 1024, 4096, 8, 8, 128, 8192)
 QWEN3_8B = Shape(36, 4096, 12288, 32, 8, 128, 151936, True)
 
 
@@ -152,7 +152,7 @@ def compiled(shape, layout, topology, batch, sequence):
 
 # ---- reports ---------------------------------------------------------------------------------------------------------
 
-TOPOLOGIES = {4: "v5p:2x2x1", 256: "v5p:8x8x4", 512: "v5p:8x8x8", 16384: "tpu7x:16x16x32"}
+TOPOLOGIES = {4: "tpu7x:2x1x1", 8: "tpu7x:2x2x1", 256: "tpu7x:4x4x8", 1024: "tpu7x:8x8x8", 16384: "tpu7x:16x16x32"}
 
 
 def row(name, n, p, seconds):

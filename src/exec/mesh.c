@@ -23,14 +23,15 @@ static void take(layout *l, int direction, int64_t n) {
   l->left[direction] /= n;
 }
 
-/* The fewest whole directions that are `size` together; 0: there are none. */
+/* The fewest whole directions that are `size` together, and of as many the last: the devices of a chip before the torus.
+ * 0: there are none. */
 static unsigned whole(const layout *l, int64_t size) {
   unsigned best = 0;
   for (unsigned set = 1; set < 1U << l->ndims; set++) {
     int64_t n = 1;
     for (int d = 0; d < l->ndims; d++)
       if (set >> d & 1) n *= l->left[d] > 1 ? l->left[d] : 0;
-    if (n == size && (!best || __builtin_popcount(set) < __builtin_popcount(best))) best = set;
+    if (n == size && (!best || __builtin_popcount(set) <= __builtin_popcount(best))) best = set;
   }
   return best;
 }

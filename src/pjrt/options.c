@@ -31,9 +31,11 @@ tpu_err *pjrt_partition_options(const int *devices, int n, char **out, size_t *l
   buf_init(&all);
   put_number(&assignment, 1, 1); /* DeviceAssignmentProto: replicas, computations, and the device of each */
   put_number(&assignment, 2, (uint64_t)n);
+  bool failed = false;
   for (int i = 0; i < n; i++) {
     buf_clear(&one);
     put_number(&one, 1, (uint64_t)devices[i]);
+    failed |= one.failed; /* which the next buf_clear forgets */
     put_message(&assignment, 3, &one);
   }
   put_number(&build, REPLICAS, 1);
@@ -44,7 +46,7 @@ tpu_err *pjrt_partition_options(const int *devices, int n, char **out, size_t *l
   put_number(&build, FREE_PARAMETERS, 1);
   put_number(&build, SHARDY, 1);
   put_message(&all, 3, &build);
-  bool failed = one.failed || assignment.failed || build.failed || all.failed;
+  failed |= assignment.failed || build.failed || all.failed;
   char *bytes = failed ? NULL : mem_alloc(all.len);
   if (bytes) memcpy(bytes, all.data, all.len);
   *out = bytes;

@@ -78,7 +78,8 @@ def test_a_training_step():
 
 def test_data_parallel_sums_the_gradients():
     p = aot.compile(
-        training(torch.optim.SGD), (meta(64, 256),), topology="v5e:2x2", mesh={"data": 4}, placements={"argument 0": Shard(0)}
+        training(torch.optim.SGD), (meta(64, 256),), topology="v5e:2x2", mesh={"data": 4, "model": 1},
+        placements={"argument 0": {"data": Shard(0)}},
     )
     sums = [x for x in p.collectives() if x.kind == "all-reduce"]
     assert {x.devices for x in sums} == {4}

@@ -393,7 +393,7 @@ CALL(PJRT_Client_Create) {
   memcpy(c->platform, set.platform, sizeof c->platform);
   c->ndevices = n;
   for (size_t i = 0; i < n; i++) {
-    c->devices[i] = (PJRT_Device){(int)i, {"fake device"}};
+    c->devices[i] = (PJRT_Device){(int)i, {.kind = "fake device"}};
     c->list[i] = &c->devices[i];
   }
   alive.client++;
