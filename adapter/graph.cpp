@@ -92,7 +92,8 @@ std::vector<Tensor> capture_region(int64_t step, const std::vector<Tensor> &valu
 }
 
 void capture_mesh(const std::vector<std::string> &names, const std::vector<int64_t> &sizes) {
-  TORCH_CHECK(names.size() == sizes.size(), "torch_tpu: a mesh has ", names.size(), " names and ", sizes.size(), " sizes");
+  TORCH_CHECK(names.size() == sizes.size(), "torch_tpu: a mesh has ", names.size(), " names and ", sizes.size(),
+              " sizes");
   std::vector<const char *> texts;
   for (const std::string &n : names) texts.push_back(n.c_str());
   throw_if(tpu_capture_mesh(static_cast<int>(sizes.size()), texts.data(), sizes.data()));
@@ -228,9 +229,8 @@ TORCH_LIBRARY(torch_tpu, m) {
         [](int64_t step, const std::vector<Tensor> &values, const std::vector<Tensor> &like) {
           return capture_region(step, values, like);
         });
-  m.def("capture_mesh(str[] names, int[] sizes) -> ()", [](const std::vector<std::string> &names, std::vector<int64_t> sizes) {
-    capture_mesh(names, sizes);
-  });
+  m.def("capture_mesh(str[] names, int[] sizes) -> ()",
+        [](const std::vector<std::string> &names, std::vector<int64_t> sizes) { capture_mesh(names, sizes); });
   m.def("capture_place(int input, int[] place) -> ()",
         [](int64_t input, std::vector<int64_t> place) { capture_place(input, place); });
   m.def("capture_constrain(Tensor x, int[] place) -> Tensor",

@@ -61,7 +61,9 @@ class Layer(nn.Module):
         if c.qk_norm:
             q, k = self.qn(q), self.kn(k)
         q, k, v = (z.transpose(1, 2) for z in (q, k, v))
-        y = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=c.heads != c.kv_heads)
+        y = F.scaled_dot_product_attention(
+            rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True, enable_gqa=c.heads != c.kv_heads
+        )
         x = at.tokens(x + at.tokens(self.o(at.heads(y.transpose(1, 2).reshape(b, s, -1)))))
         y = self.n2(x)
         return at.tokens(x + at.tokens(self.down(F.silu(at.heads(self.gate(y))) * at.heads(self.up(y)))))
@@ -119,7 +121,10 @@ class TensorParallel(Layout):
     """Heads and hidden units are split over `model`, and the parameters, also, over `data`."""
 
     def placements(self):
-        first = dict.fromkeys(("*.q.weight", "*.k.weight", "*.v.weight", "*.gate.weight", "*.up.weight", "head.weight"), {"model": Shard(0), "data": Shard(1)})
+        first = dict.fromkeys(
+            ("*.q.weight", "*.k.weight", "*.v.weight", "*.gate.weight", "*.up.weight", "head.weight"),
+            {"model": Shard(0), "data": Shard(1)},
+        )
         second = dict.fromkeys(("*.o.weight", "*.down.weight"), {"model": Shard(1), "data": Shard(0)})
         return super().placements() | first | second | {"tokens.weight": {"data": Shard(1)}}
 
@@ -176,7 +181,11 @@ HEAD = (
 def scaling(shape, each, sequence, counts):
     print(HEAD, flush=True)
     for n in counts:
-        for name, layout in (("data parallel", DataParallel(n)), ("fully sharded", FullySharded(n)), ("tensor parallel", TensorParallel(n // 4, 4))):
+        for name, layout in (
+            ("data parallel", DataParallel(n)),
+            ("fully sharded", FullySharded(n)),
+            ("tensor parallel", TensorParallel(n // 4, 4)),
+        ):
             batch = each * n
             p, seconds = compiled(shape, layout, TOPOLOGIES[n], batch, sequence)
             print(row(name, n, p, seconds), flush=True)

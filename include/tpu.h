@@ -341,8 +341,8 @@ TPU_API int tpu_graph_parameter(const tpu_graph *g, int i);
  */
 TPU_API int tpu_graph_output(const tpu_graph *g, int i);
 
-/* A capture of a program for all devices of a mesh, which the compiler divides into equal partitions. Names and sizes of
- * its axes, outermost first. Right after tpu_capture_begin. */
+/* A capture of a program for all devices of a mesh, which the compiler divides into equal partitions. Names and sizes
+ * of its axes, outermost first. Right after tpu_capture_begin. */
 TPU_API TPU_MUST tpu_err *tpu_capture_mesh(int naxes, const char *const *names, const int64_t *sizes);
 /* Where input i is: for each axis of the mesh the dim that is split over it, or -1 when all devices along the axis hold
  * the same. What the graph writes to the input has the same place. Inputs without a place are the compiler's choice. */
@@ -364,8 +364,8 @@ TPU_API TPU_MUST tpu_err *tpu_topology_get(const char *plugin, const char *name,
 TPU_API void tpu_topology_describe(const tpu_topology *t, tpu_topology_info *out);
 
 typedef struct {
-  int id;      /* as compile options name it */
-  int ncoords; /* 0: nothing is known of where it is */
+  int id;            /* as compile options name it */
+  int ncoords;       /* 0: nothing is known of where it is */
   int64_t coords[6]; /* of its chip in the torus, then its number on the chip */
 } tpu_topology_place;
 TPU_API TPU_MUST tpu_err *tpu_topology_device(const tpu_topology *t, int i, tpu_topology_place *out);

@@ -169,7 +169,7 @@ static void place_in_memory(const input *in, int naxes, const int64_t *dims, int
   for (int a = 0; a < naxes; a++) {
     out[a] = dims[a];
     if (dims[a] < 0 || dims[a] >= in->ndim) continue; /* the second is refused below */
-    int before = 0; /* dims that stand before it in memory: store_natural_dims */
+    int before = 0;                                   /* dims that stand before it in memory: store_natural_dims */
     for (int i = 0, d = (int)dims[a]; i < in->ndim; i++)
       before += i != d && (in->strides[i] > in->strides[d] || (in->strides[i] == in->strides[d] && i < d));
     out[a] = before;

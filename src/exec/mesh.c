@@ -1,6 +1,6 @@
 /* Which device of a topology stands at which position of a mesh. The axes of a mesh are laid along the links of the
- * topology: each onto directions of the torus (and the devices of a chip) as a whole where sizes allow it, the innermost
- * axis, over which most is sent, first; where they do not, onto parts of directions. */
+ * topology: each onto directions of the torus (and the devices of a chip) as a whole where sizes allow it, the
+ * innermost axis, over which most is sent, first; where they do not, onto parts of directions. */
 #include <string.h>
 
 #include "exec/exec.h"
@@ -23,8 +23,8 @@ static void take(layout *l, int direction, int64_t n) {
   l->left[direction] /= n;
 }
 
-/* The fewest whole directions that are `size` together, and of as many the last: the devices of a chip before the torus.
- * 0: there are none. */
+/* The fewest whole directions that are `size` together, and of as many the last: the devices of a chip before the
+ * torus. 0: there are none. */
 static unsigned whole(const layout *l, int64_t size) {
   unsigned best = 0;
   for (unsigned set = 1; set < 1U << l->ndims; set++) {

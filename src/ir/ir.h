@@ -71,7 +71,8 @@ const char *ir_type_text(arena *a, val v);
 void ir_set_mesh(ir_graph *g, int naxes, const char *const *names, const int64_t *sizes);
 int ir_mesh_axes(const ir_graph *g); /* 0: no mesh */
 /* A place says for each axis of the mesh which dim of the tensor is split over it, or -1: all devices along the axis
- * hold the same. The first axis of a dim is the outermost. A parameter or result without one is the compiler's choice. */
+ * hold the same. The first axis of a dim is the outermost. A parameter or result without one is the compiler's choice.
+ */
 void ir_place_param(ir_graph *g, val param, const int64_t *place);
 void ir_place_output(ir_graph *g, int i, const int64_t *place);
 val ir_constrain(ir_graph *g, val v, const int64_t *place); /* v, which is to be at this place */

@@ -135,7 +135,7 @@ void attr_ints(buf *b, const char *name, const int *v, int n);
 void attr_bracket(buf *b, const char *name, const int *v, int n); /* name = [1, 2]; nothing for n = 0 */
 void attr_precision(buf *b, int precision);                       /* ", precision_config = ..."; nothing for default */
 
-void attr_quoted(buf *b, const char *s, size_t n); /* as a string of MLIR */
+void attr_quoted(buf *b, const char *s, size_t n);                         /* as a string of MLIR */
 void attr_padding(buf *b, const int64_t *low, const int64_t *high, int n); /* ", padding = dense<...>" */
 
 /* How many windows fit into a padded, dilated dim; false if it is too large. */

@@ -1,5 +1,5 @@
-/* shard.c - programs for many devices: a mesh, and where on it parameters, results and values in between are. Written in
- * the dialect of Shardy (openxla/shardy), from which the compiler's partitioner makes one device's program. */
+/* shard.c - programs for many devices: a mesh, and where on it parameters, results and values in between are. Written
+ * in the dialect of Shardy (openxla/shardy), from which the compiler's partitioner makes one device's program. */
 #include "ir/node.h"
 
 void ir_set_mesh(ir_graph *g, int naxes, const char *const *names, const int64_t *sizes) {
@@ -27,8 +27,9 @@ void ir_set_mesh(ir_graph *g, int naxes, const char *const *names, const int64_t
     buf_int(b, sizes[i]);
   }
   const char *axes = attr_end(g);
-  g->mesh = arena_printf(&g->mem, "attributes {mhlo.num_partitions = %lld : i32, mhlo.num_replicas = 1 : i32} {\n%s]>\n",
-                         (long long)devices, axes);
+  g->mesh =
+      arena_printf(&g->mem, "attributes {mhlo.num_partitions = %lld : i32, mhlo.num_replicas = 1 : i32} {\n%s]>\n",
+                   (long long)devices, axes);
   if (g->mesh) g->naxes = naxes;
 }
 
@@ -83,7 +84,8 @@ static const char *sharding(ir_graph *g, val v, const int64_t *place) {
 void ir_place_param(ir_graph *g, val param, const int64_t *place) {
   const char *s = sharding(g, param, place);
   if (!s) return;
-  if (param->op) ir_fail(g, TPU_ERR_RUNTIME, "ir_place_param: expected a parameter, got a result of %s", param->op->name);
+  if (param->op)
+    ir_fail(g, TPU_ERR_RUNTIME, "ir_place_param: expected a parameter, got a result of %s", param->op->name);
   else ((ir_arg *)(void *)param)->place = s;
 }
 

@@ -1,5 +1,5 @@
-/* Compile options of programs with many partitions: a CompileOptionsProto (openxla/xla, xla/pjrt/proto/compile_options.proto)
- * written by hand, for its few fields are all that is needed. */
+/* Compile options of programs with many partitions: a CompileOptionsProto (openxla/xla,
+ * xla/pjrt/proto/compile_options.proto) written by hand, for its few fields are all that is needed. */
 #include <string.h>
 
 #include "base/buf.h"
@@ -23,7 +23,15 @@ static void put_message(buf *b, int field, const buf *message) {
 }
 
 tpu_err *pjrt_partition_options(const int *devices, int n, char **out, size_t *len) {
-  enum { REPLICAS = 4, PARTITIONS = 5, USE_SPMD = 6, ASSIGNMENT = 9, FREE_RESULTS = 12, FREE_PARAMETERS = 18, SHARDY = 19 };
+  enum {
+    REPLICAS = 4,
+    PARTITIONS = 5,
+    USE_SPMD = 6,
+    ASSIGNMENT = 9,
+    FREE_RESULTS = 12,
+    FREE_PARAMETERS = 18,
+    SHARDY = 19
+  };
   buf one, assignment, build, all;
   buf_init(&one);
   buf_init(&assignment);

@@ -84,8 +84,8 @@ int pjrt_topology_device_count(const pjrt_topology *t);
 
 enum { PJRT_MAX_COORDS = 6 };
 typedef struct {
-  int id;                         /* as compile options name it */
-  int ncoords;                    /* 0: the plugin does not say where its devices are */
+  int id;                          /* as compile options name it */
+  int ncoords;                     /* 0: the plugin does not say where its devices are */
   int64_t coords[PJRT_MAX_COORDS]; /* of the chip, then the number of the device on the chip */
 } pjrt_place;
 TPU_MUST tpu_err *pjrt_topology_device(const pjrt_topology *t, int i, pjrt_place *out);

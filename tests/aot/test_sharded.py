@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import Partial, Replicate, Shard
-from torch.nn import functional as F
 
 aot = torch.tpu.aot
 pytestmark = pytest.mark.usefixtures("libtpu")
@@ -78,7 +77,10 @@ def test_a_training_step():
 
 def test_data_parallel_sums_the_gradients():
     p = aot.compile(
-        training(torch.optim.SGD), (meta(64, 256),), topology="v5e:2x2", mesh={"data": 4, "model": 1},
+        training(torch.optim.SGD),
+        (meta(64, 256),),
+        topology="v5e:2x2",
+        mesh={"data": 4, "model": 1},
         placements={"argument 0": {"data": Shard(0)}},
     )
     sums = [x for x in p.collectives() if x.kind == "all-reduce"]
@@ -89,7 +91,9 @@ def test_data_parallel_sums_the_gradients():
 
 @pytest.mark.parametrize("mesh", [((2, 2), ("data", "model")), [[2, 2], ["data", "model"]], MESH])
 def test_ways_to_name_a_mesh(mesh):
-    p = aot.compile(lambda x: x * 2, (meta(8, 8),), topology="v5e:2x2", mesh=mesh, placements={"argument 0": (Shard(-2), Shard(1))})
+    p = aot.compile(
+        lambda x: x * 2, (meta(8, 8),), topology="v5e:2x2", mesh=mesh, placements={"argument 0": (Shard(-2), Shard(1))}
+    )
     assert signature(p.stablehlo)[0] == [("tensor<8x8xf32>", '[{"data"}, {"model"}]')]
     assert p.parameters[0].place == (0, 1)
     assert p.memory().by_kind == {"argument": 64}
@@ -99,7 +103,9 @@ def test_a_device_mesh():
     class DeviceMesh:  # what is read of one; a real one wants process groups
         mesh, mesh_dim_names = torch.arange(4).view(2, 2), ("data", "model")
 
-    p = aot.compile(lambda x: x * 2, (meta(8, 8),), topology="v5e:2x2", mesh=DeviceMesh(), placements=lambda v: {"model": Shard(0)})
+    p = aot.compile(
+        lambda x: x * 2, (meta(8, 8),), topology="v5e:2x2", mesh=DeviceMesh(), placements=lambda v: {"model": Shard(0)}
+    )
     assert signature(p.stablehlo)[0] == [("tensor<8x8xf32>", '[{"model"}, {}]')]
 
 
@@ -110,7 +116,9 @@ def test_dims_follow_the_tensor_not_its_memory():
 
 
 def test_two_axes_on_one_dim():
-    p = aot.compile(lambda x: x + 1, (meta(8, 3),), topology="v5e:2x2", mesh=MESH, placements={"argument 0": (Shard(0), Shard(0))})
+    p = aot.compile(
+        lambda x: x + 1, (meta(8, 3),), topology="v5e:2x2", mesh=MESH, placements={"argument 0": (Shard(0), Shard(0))}
+    )
     assert signature(p.stablehlo)[0] == [("tensor<8x3xf32>", '[{"data", "model"}, {}]')]
 
 
@@ -144,7 +152,9 @@ def test_gradients_of_constrain():
 
 def test_devices_follow_the_links():
     """The innermost axis has neighbours, and every device stands in one place."""
-    p = aot.compile(lambda x: x + 1, (meta(16),), topology="v5e:4x4", mesh=MESH | {"data": 8}, placements={"argument 0": {"data": Shard(0)}})
+    p = aot.compile(
+        lambda x: x + 1, (meta(16),), topology="v5e:4x4", mesh=MESH | {"data": 8}, placements={"argument 0": {"data": Shard(0)}}
+    )
     assert sorted(p.devices) == list(range(16))
     places = p.topology.places()
     for k in range(0, 16, 2):
@@ -172,7 +182,9 @@ def test_sixteen_thousand_devices():
 
 def refused(error, match, mesh=MESH, placements=None, fn=None, x=None):
     with pytest.raises(error, match=match):
-        aot.compile(fn or Net().to("meta"), (meta(64, 256) if x is None else x,), topology="v5e:2x2", mesh=mesh, placements=placements)
+        aot.compile(
+            fn or Net().to("meta"), (meta(64, 256) if x is None else x,), topology="v5e:2x2", mesh=mesh, placements=placements
+        )
     assert (torch.ones(3, device="tpu") + 1).tolist() == [2, 2, 2]
 
 
@@ -211,10 +223,22 @@ class OneOdd(nn.Module):
 
 
 def test_unknown_axes_names_and_words():
-    refused(ValueError, r"parameter a\.weight .* placed on the axis 'modle', but the mesh is \{data: 2, model: 2\}", placements={"a.*": {"modle": Shard(0)}})
+    refused(
+        ValueError,
+        r"parameter a\.weight .* placed on the axis 'modle', but the mesh is \{data: 2, model: 2\}",
+        placements={"a.*": {"modle": Shard(0)}},
+    )
     refused(ValueError, r"placements for 'c\.weight', but nothing has such a name; there are: argument 0, a\.weight, b\.weight",
             placements={"c.weight": {"data": Shard(0)}})  # fmt: skip
     refused(ValueError, r"has 1 placements, expected one for each axis of the mesh", placements={"argument 0": (Shard(0),)})
-    refused(IndexError, r"placed as .*, but it has 2 dims: expected a dim from -2 to 1", placements={"argument 0": {"data": Shard(2)}})
-    refused(TypeError, r"expected Shard\(dim\) or Replicate\(\) of torch.distributed.tensor, got Partial", placements={"argument 0": {"data": Partial()}})
-    refused(TypeError, r"a tensor float32\[64, 256\] in constrain\(\).*got 'data'", fn=lambda x: aot.constrain(x, {"data": "data"}))
+    refused(
+        IndexError, r"placed as .*, but it has 2 dims: expected a dim from -2 to 1", placements={"argument 0": {"data": Shard(2)}}
+    )
+    refused(
+        TypeError,
+        r"expected Shard\(dim\) or Replicate\(\) of torch.distributed.tensor, got Partial",
+        placements={"argument 0": {"data": Partial()}},
+    )
+    refused(
+        TypeError, r"a tensor float32\[64, 256\] in constrain\(\).*got 'data'", fn=lambda x: aot.constrain(x, {"data": "data"})
+    )

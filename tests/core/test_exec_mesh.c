@@ -24,7 +24,8 @@ TEST(meshes_follow_the_links) {
   static const int parts[] = {0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11}, all[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
   CHECK_OK(mesh_assign(torus, n, 2, (const int64_t[]){4, 3}, ids)); /* threes: half of a direction */
   CHECK(!memcmp(ids, parts, sizeof parts));
-  CHECK_ERR(mesh_assign(torus, n, 2, (const int64_t[]){4, 2}, ids), TPU_ERR_VALUE, "the mesh has 8 devices, but the topology has 12");
+  CHECK_ERR(mesh_assign(torus, n, 2, (const int64_t[]){4, 2}, ids), TPU_ERR_VALUE,
+            "the mesh has 8 devices, but the topology has 12");
   CHECK_ERR(mesh_assign(torus, n, 2, (const int64_t[]){-4, -3}, ids), TPU_ERR_VALUE, "has the size -4");
   torus[3].coords[0] = 1; /* two devices in one place: nothing is known */
   CHECK_OK(mesh_assign(torus, n, 1, (const int64_t[]){12}, ids));

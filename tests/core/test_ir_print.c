@@ -58,19 +58,20 @@ TEST(places_on_a_mesh_are_written) {
   ir_output(g, y, -1);
   ir_place_output(g, 0, I64(0, 1));
   char *text = text_of(g);
-  CHECK_STR(text,
-            "module @tpu attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {\n"
-            "  sdy.mesh @mesh = <[\"data\"=2, \"a \\22b\\22\"=4]>\n"
-            "  func.func public @main(%arg0: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{\"data\"}, {\"a "
-            "\\22b\\22\"}]>, tf.aliasing_output = 0 : i32}, %arg1: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, "
-            "[{\"data\", \"a \\22b\\22\"}]>}) -> (tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{\"data\"}, {\"a "
-            "\\22b\\22\"}]>}, tensor<8xf32>) {\n"
-            "    %0 = \"stablehlo.negate\"(%arg0) : (tensor<4x8xf32>) -> tensor<4x8xf32>\n"
-            "    %1 = \"sdy.sharding_constraint\"(%0) {sharding = #sdy.sharding<@mesh, [{\"a \\22b\\22\"}, {}]>} : "
-            "(tensor<4x8xf32>) -> tensor<4x8xf32>\n"
-            "    return %1, %arg1 : tensor<4x8xf32>, tensor<8xf32>\n"
-            "  }\n"
-            "}\n");
+  CHECK_STR(
+      text,
+      "module @tpu attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {\n"
+      "  sdy.mesh @mesh = <[\"data\"=2, \"a \\22b\\22\"=4]>\n"
+      "  func.func public @main(%arg0: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{\"data\"}, {\"a "
+      "\\22b\\22\"}]>, tf.aliasing_output = 0 : i32}, %arg1: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, "
+      "[{\"data\", \"a \\22b\\22\"}]>}) -> (tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{\"data\"}, {\"a "
+      "\\22b\\22\"}]>}, tensor<8xf32>) {\n"
+      "    %0 = \"stablehlo.negate\"(%arg0) : (tensor<4x8xf32>) -> tensor<4x8xf32>\n"
+      "    %1 = \"sdy.sharding_constraint\"(%0) {sharding = #sdy.sharding<@mesh, [{\"a \\22b\\22\"}, {}]>} : "
+      "(tensor<4x8xf32>) -> tensor<4x8xf32>\n"
+      "    return %1, %arg1 : tensor<4x8xf32>, tensor<8xf32>\n"
+      "  }\n"
+      "}\n");
   mem_free(text);
   ir_free(g);
 }

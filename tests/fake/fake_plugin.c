@@ -475,8 +475,11 @@ CALL(PJRT_TopologyDescription_Create) {
   for (int i = 0; i < 4; i++) {
     PJRT_DeviceDescription *d = a->topology->list[i] = &a->topology->devices[i];
     *d = (PJRT_DeviceDescription){.kind = "fake chip", .id = 10 + i, .coords = {i & 1, i >> 1}};
-    d->attributes[0] = (PJRT_NamedValue){
-        .name = "coords", .name_size = 6, .type = PJRT_VALUE_INT64_LIST, .u.int64_array_value = d->coords, .value_size = 2};
+    d->attributes[0] = (PJRT_NamedValue){.name = "coords",
+                                         .name_size = 6,
+                                         .type = PJRT_VALUE_INT64_LIST,
+                                         .u.int64_array_value = d->coords,
+                                         .value_size = 2};
     d->attributes[1] = (PJRT_NamedValue){
         .name = "core_on_chip", .name_size = 12, .type = PJRT_VALUE_INT64, .u.int64_value = 0, .value_size = 1};
     d->attributes[2] = (PJRT_NamedValue){

@@ -370,7 +370,16 @@ class Program:
         """The n costliest instructions, costliest first, with the operator and line that they come from."""
         t = self._time()
         return [
-            Fusion(s.name, self._op(s.op), s.where, s.seconds, s.seconds / t.seconds if t.seconds else 0.0, s.count, s.source, s.bytes)
+            Fusion(
+                s.name,
+                self._op(s.op),
+                s.where,
+                s.seconds,
+                s.seconds / t.seconds if t.seconds else 0.0,
+                s.count,
+                s.source,
+                s.bytes,
+            )
             for s in t.steps[:n]
         ]
 

@@ -200,8 +200,12 @@ class _Model:
         if kind == "all-reduce" and also:  # each device keeps its part of the sum
             kind = "reduce-scatter"
         seconds, sent = self.links.seconds(kind, inner.group, inner.pairs, whole)
-        self.notes.add("collectives: by bytes and links (docs/aot.md), one after the other; what else uses the links is not known")
-        c = Collective(i.name, kind, inner.op or i.op, inner.where or i.where, inner.group, inner.pairs[:1], sent, seconds, 0.0, count)
+        self.notes.add(
+            "collectives: by bytes and links (docs/aot.md), one after the other; what else uses the links is not known"
+        )
+        c = Collective(
+            i.name, kind, inner.op or i.op, inner.where or i.where, inner.group, inner.pairs[:1], sent, seconds, 0.0, count
+        )
         self.collectives.append(c)
         return c
 
