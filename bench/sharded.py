@@ -1,10 +1,13 @@
 """Sharded training steps compiled for TPUs that are not here: how memory, time and what the devices send to each other change
 with the number of devices, for three layouts of a Llama-style model; and Qwen3-8B on tpu7x. docs/aot.md has the figures.
 
-    python bench/sharded.py scaling [--html FILE]
+    python bench/sharded.py scaling > TABLE
+    python bench/sharded.py picture TABLE > PICTURE.svg
     python bench/sharded.py qwen3 [--topology tpu7x:4x4x4] [--layers 2,4] [--sequence 4096] [--batch 1]"""
 
 import argparse
+import math
+import pathlib
 import time
 from dataclasses import dataclass, replace
 
@@ -32,7 +35,7 @@ class Shape:
     recompute: bool = False  # each layer's forward pass again in the backward pass
 
 
-LLAMA = Shape(1, 1024, 4096, 8, 8, 128, 8192)
+LLAMA = Shape(1, 512, 2048, 4, 4, 128, 4096)
 QWEN3_8B = Shape(36, 4096, 12288, 32, 8, 128, 151936, True)
 
 
@@ -191,6 +194,45 @@ def scaling(shape, each, sequence, counts):
             print(row(name, n, p, seconds), flush=True)
 
 
+COLOURS = {"data parallel": "#b3541e", "fully sharded": "#1f6f8b", "tensor parallel": "#4a7c2c"}
+
+
+def picture(table):
+    """An SVG of a table that `scaling` printed: memory, time, and bytes sent, by the number of devices (both logarithmic)."""
+    found = {}
+    for line in table.splitlines():
+        cells = [c.strip() for c in line.split("|")[1:-1]]
+        if len(cells) == 11 and cells[0] in COLOURS:
+            found.setdefault(cells[0], []).append((int(cells[1]), *(float(cells[i].replace(",", "")) for i in (3, 4, 7))))
+    counts = sorted({r[0] for rows in found.values() for r in rows})
+    across = lambda n: 40 + 200 * (math.log(n / counts[0]) / math.log(counts[-1] / counts[0]) if len(counts) > 1 else 0.5)  # noqa: E731
+    out = ['<svg xmlns="http://www.w3.org/2000/svg" width="900" height="300" font-family="sans-serif" font-size="11">']
+    out.append('<rect width="900" height="300" fill="white"/>')
+    for k, title in enumerate(("memory of a device, GB", "step, ms", "sent by a device, MB"), 1):
+        values = [r[k] for rows in found.values() for r in rows]
+        low, high = min(values) / 1.2, max(values) * 1.2
+        up = lambda v, low=low, high=high: 240 - 190 * math.log(v / low) / math.log(high / low)  # noqa: E731
+        out.append(f'<g transform="translate({(k - 1) * 300},0)"><text x="40" y="30" font-size="13">{title}</text>')
+        out.append('<path d="M40 45V240H250" fill="none" stroke="#888"/>')
+        for n in counts:
+            out.append(f'<text x="{across(n):.1f}" y="256" text-anchor="middle">{n:,}</text>')
+        for v in (min(values), max(values)):
+            out.append(f'<text x="36" y="{up(v) + 4:.1f}" text-anchor="end">{v:g}</text>')
+        for name, rows in found.items():
+            points = " ".join(f"{across(r[0]):.1f},{up(r[k]):.1f}" for r in rows)
+            out.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[name]}" stroke-width="2"/>')
+            for r in rows:
+                out.append(
+                    f'<circle cx="{across(r[0]):.1f}" cy="{up(r[k]):.1f}" r="3" fill="{COLOURS[name]}"><title>{name}, {r[0]:,} devices: {r[k]:g}</title></circle>'
+                )
+        out.append("</g>")
+    for i, name in enumerate(found):
+        out.append(
+            f'<rect x="{40 + 150 * i}" y="272" width="12" height="12" fill="{COLOURS[name]}"/><text x="{57 + 150 * i}" y="282">{name}</text>'
+        )
+    return "\n".join([*out, "</svg>"])
+
+
 def qwen3(topology, model, layers, sequence, each, recompute):
     """Qwen3-8B: some layers are compiled, and the rest is a straight line through them."""
     n = aot.topology(topology).device_count
@@ -223,7 +265,8 @@ def qwen3(topology, model, layers, sequence, each, recompute):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["scaling", "qwen3"])
+    parser.add_argument("what", choices=["scaling", "picture", "qwen3"])
+    parser.add_argument("file", nargs="?")
     parser.add_argument("--devices", default="4,256,16384")
     parser.add_argument("--topology", default="tpu7x:4x4x4")
     parser.add_argument("--layers", default="2,4")
@@ -233,7 +276,9 @@ if __name__ == "__main__":
     parser.add_argument("--recompute", action="store_true")
     a = parser.parse_args()
     torch.set_num_threads(1)
-    if a.what == "scaling":
+    if a.what == "picture":
+        print(picture(pathlib.Path(a.file).read_text()))
+    elif a.what == "scaling":
         scaling(LLAMA, a.batch, a.sequence, [int(n) for n in a.devices.split(",")])
     else:
         qwen3(a.topology, a.model, [int(k) for k in a.layers.split(",")], a.sequence, a.batch, a.recompute)
