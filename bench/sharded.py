@@ -3,7 +3,7 @@ with the number of devices, for three layouts of a Llama-style model; and Qwen3-
 
     python bench/sharded.py scaling > TABLE
     python bench/sharded.py picture TABLE > PICTURE.svg
-    python bench/sharded.py qwen3 [--topology tpu7x:4x4x4] [--layers 2,4] [--sequence 4096] [--batch 1]"""
+    python bench/sharded.py qwen3 [--topology tpu7x:4x4x4] [--layers 0,2] [--sequence 4096] [--batch 1]"""
 
 import argparse
 import math
@@ -35,13 +35,20 @@ class Shape:
     recompute: bool = False  # each layer's forward pass again in the backward pass
 
 
-LLAMA = Shape(1, 512, 2048, 4, 4, 128, 4096)
+BLOCK = Shape(1, 1024, 4096, 8, 8, 128, 0)  # a layer alone
 QWEN3_8B = Shape(36, 4096, 12288, 32, 8, 128, 151936, True)
 
 
 def rotate(x, cos, sin):
     a, b = x.chunk(2, -1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def rotation(x, head):
+    """Cosines and sines for the positions of x [batch, sequence, width]."""
+    rate = 1e6 ** (-torch.arange(0, head, 2, dtype=torch.float32, device=x.device) / head)
+    angle = torch.outer(torch.arange(x.shape[1], dtype=torch.float32, device=x.device), rate)
+    return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
 
 
 class Layer(nn.Module):
@@ -82,9 +89,7 @@ class Model(nn.Module):
 
     def forward(self, t, at):
         x = at.tokens(self.tokens(t))
-        rate = 1e6 ** (-torch.arange(0, self.c.head, 2, dtype=torch.float32, device=t.device) / self.c.head)
-        angle = torch.outer(torch.arange(t.shape[1], dtype=torch.float32, device=t.device), rate)
-        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        cos, sin = rotation(x, self.c.head)
         for layer in self.layers:
             x = checkpoint(layer, x, cos, sin, at, use_reentrant=False) if self.c.recompute else layer(x, cos, sin, at)
         return at.heads(self.head(self.norm(x)))
@@ -94,46 +99,64 @@ class Model(nn.Module):
 
 
 class Layout:
-    """Where parameters, inputs and what lies between the layers are. data, model: sizes of the two axes."""
+    """Where parameters, inputs and what lies between the layers are. The batch is split over `replica` and `data`, parameters over
+    `data` and `model`."""
 
-    def __init__(self, data, model=1):
-        self.mesh = {"data": data, "model": model}
+    def __init__(self, replica, data=1, model=1):
+        self.mesh = {"replica": replica, "data": data, "model": model}
+        self.batch = {"replica": Shard(0), "data": Shard(0)}
 
-    def placements(self):
-        return {"argument *": {"data": Shard(0)}}
+    def placements(self, value):
+        if value.kind == "argument":
+            return self.batch
+        return self.parameter(value.name) if value.kind == "parameter" else None
+
+    def parameter(self, name):
+        """Of a parameter; its states follow."""
 
     def tokens(self, x):  # [batch, sequence, width]
-        return aot.constrain(x, {"data": Shard(0)})
+        return aot.constrain(x, self.batch)
 
     def heads(self, x):  # [batch, sequence, what is split over `model`]
-        return aot.constrain(x, {"data": Shard(0), "model": Shard(2)})
+        return aot.constrain(x, self.batch | {"model": Shard(2)})
 
 
 class DataParallel(Layout):
-    """Each device has all parameters, and a part of the batch."""
+    """Each device has all parameters."""
+
+    def __init__(self, n):
+        super().__init__(n)
 
 
 class FullySharded(Layout):
-    """Parameters and optimizer states are split over the devices that share the batch; they are gathered where they are used."""
+    """Parameters and optimizer states are split, over at most 256 devices, and gathered where they are used."""
 
-    def placements(self):
-        return super().placements() | {"*": {"data": Shard(0)}}
+    def __init__(self, n):
+        super().__init__(max(1, n // 256), min(n, 256))
+
+    def parameter(self, name):
+        return {"data": Shard(0)}
 
 
 class TensorParallel(Layout):
-    """Heads and hidden units are split over `model`, and the parameters, also, over `data`."""
+    """Heads and hidden units are split over `model`, and the parameters, besides, over `data`."""
 
-    def placements(self):
-        first = dict.fromkeys(
-            ("*.q.weight", "*.k.weight", "*.v.weight", "*.gate.weight", "*.up.weight", "head.weight"),
-            {"model": Shard(0), "data": Shard(1)},
-        )
-        second = dict.fromkeys(("*.o.weight", "*.down.weight"), {"model": Shard(1), "data": Shard(0)})
-        return super().placements() | first | second | {"tokens.weight": {"data": Shard(1)}}
+    def __init__(self, n, model=4):
+        super().__init__(max(1, n // model // 64), min(n // model, 64), model)
+
+    def parameter(self, name):
+        which = name.split(".")[-2]
+        if which in ("q", "k", "v", "gate", "up", "head"):
+            return {"model": Shard(0), "data": Shard(1)}
+        if which in ("o", "down"):
+            return {"model": Shard(1), "data": Shard(0)}
+        return {"data": Shard(1)} if which == "tokens" else None
 
 
 def training_step(shape, layout, batch, sequence):
     """(step, its inputs), with parameters that take no memory."""
+    if not shape.vocabulary:
+        return block_step(shape, layout, batch, sequence)
     with torch.device("meta"):
         net = Model(shape).to(torch.bfloat16)
         tokens = torch.empty(batch, sequence, dtype=torch.int32)
@@ -150,11 +173,29 @@ def training_step(shape, layout, batch, sequence):
     return step, (tokens, tokens)
 
 
+def block_step(shape, layout, batch, sequence):
+    """The same of one layer, which is to give what it is told."""
+    with torch.device("meta"):
+        net = Layer(shape).to(torch.bfloat16)
+        x = torch.empty(batch, sequence, shape.width, dtype=torch.bfloat16)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+
+    def step(x, y):
+        cos, sin = rotation(x, shape.head)
+        loss = (net(layout.tokens(x), cos, sin, layout) - y).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return step, (x, x)
+
+
 def compiled(shape, layout, topology, batch, sequence):
     """The Program, and seconds that capturing and compiling took."""
     step, inputs = training_step(shape, layout, batch, sequence)
     begin = time.perf_counter()
-    p = aot.compile(step, inputs, topology=topology, mesh=layout.mesh, placements=layout.placements())
+    p = aot.compile(step, inputs, topology=topology, mesh=layout.mesh, placements=layout.placements)
     return p, time.perf_counter() - begin
 
 
@@ -187,7 +228,7 @@ def scaling(shape, each, sequence, counts):
         for name, layout in (
             ("data parallel", DataParallel(n)),
             ("fully sharded", FullySharded(n)),
-            ("tensor parallel", TensorParallel(n // 4, 4)),
+            ("tensor parallel", TensorParallel(n)),
         ):
             batch = each * n
             p, seconds = compiled(shape, layout, TOPOLOGIES[n], batch, sequence)
@@ -234,16 +275,20 @@ def picture(table):
 
 
 def qwen3(topology, model, layers, sequence, each, recompute):
-    """Qwen3-8B: some layers are compiled, and the rest is a straight line through them."""
+    """Qwen3-8B: some layers are compiled, and the rest is taken to be like them. layers: two numbers, or 0 and one: a layer alone,
+    and the model with so many."""
     n = aot.topology(topology).device_count
     found = []
     for k in layers:
-        layout = TensorParallel(n // model, model) if model > 1 else FullySharded(n)
-        shape = replace(QWEN3_8B, layers=k, recompute=recompute)
+        layout = TensorParallel(n, model) if model > 1 else FullySharded(n)
+        shape = replace(QWEN3_8B, layers=k or 1, recompute=recompute, vocabulary=QWEN3_8B.vocabulary if k else 0)
         p, seconds = compiled(shape, layout, topology, each * n // model, sequence)
         m, c = p.memory(), p.cost()
         found.append((k, c.seconds, c.flops, m.total, c.collective_bytes, c.collective_seconds, c.parts.get("link", 0.0)))
-        print(f"{k} layers, compiled in {seconds:.0f} s: {m}\n  {c}\n  MFU {100 * p.mfu():.1f} %", flush=True)
+        print(
+            f"{k or 'one'} layer{'s' if k else ' alone'}, compiled in {seconds:.0f} s: {m}\n  {c}\n  MFU {100 * p.mfu():.1f} %",
+            flush=True,
+        )
         print("  what is in use on the links:")
         for x in p.collectives()[:12]:
             print("   ", x)
@@ -251,16 +296,20 @@ def qwen3(topology, model, layers, sequence, each, recompute):
         for x in p.bottlenecks(30):
             print("   ", x)
         print(flush=True)
+    if len(found) < 2:
+        return
     (k0, *a), (k1, *b) = found[0], found[-1]
-    whole = [x + (y - x) / (k1 - k0) * (QWEN3_8B.layers - k0) for x, y in zip(a, b, strict=True)] if k1 > k0 else None
-    if whole:
-        seconds, flops, memory, sent, links, waited = whole
-        peak = aot.topology(topology).chip.peak("bfloat16")
-        print(
-            f"{QWEN3_8B.layers} layers, on a line through {k0} and {k1}: step {seconds * 1e3:.1f} ms, {flops / 1e12:.1f} TFLOP, MFU "
-            f"{100 * flops / peak / seconds:.1f} %, memory {memory / 1e9:.1f} GB, sent {sent / 1e9:.2f} GB, links {links * 1e3:.1f} ms, "
-            f"of which waited {waited * 1e3:.1f} ms"
-        )
+    if k0:  # a straight line
+        more, how = [(y - x) / (k1 - k0) for x, y in zip(a, b, strict=True)], f"on a line through {k0} and {k1}"
+    else:  # what one layer takes, with its optimizer
+        (k0, *a), more, how = found[-1], found[0][1:], f"{k1} and {QWEN3_8B.layers - k1} times one that was compiled alone"
+    seconds, flops, memory, sent, links, waited = (x + (QWEN3_8B.layers - k0) * m for x, m in zip(a, more, strict=True))
+    peak = aot.topology(topology).chip.peak("bfloat16")
+    print(
+        f"{QWEN3_8B.layers} layers, {how}: step {seconds * 1e3:.1f} ms, {flops / 1e12:.1f} TFLOP, MFU "
+        f"{100 * flops / peak / seconds:.1f} %, memory {memory / 1e9:.1f} GB, sent {sent / 1e9:.2f} GB, links {links * 1e3:.1f} ms, "
+        f"of which waited {waited * 1e3:.1f} ms"
+    )
 
 
 if __name__ == "__main__":
@@ -269,7 +318,7 @@ if __name__ == "__main__":
     parser.add_argument("file", nargs="?")
     parser.add_argument("--devices", default="4,256,16384")
     parser.add_argument("--topology", default="tpu7x:4x4x4")
-    parser.add_argument("--layers", default="2,4")
+    parser.add_argument("--layers", default="0,2")
     parser.add_argument("--sequence", type=int, default=4096)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--model", type=int, default=1)
@@ -279,6 +328,6 @@ if __name__ == "__main__":
     if a.what == "picture":
         print(picture(pathlib.Path(a.file).read_text()))
     elif a.what == "scaling":
-        scaling(LLAMA, a.batch, a.sequence, [int(n) for n in a.devices.split(",")])
+        scaling(BLOCK, a.batch, a.sequence, [int(n) for n in a.devices.split(",")])
     else:
         qwen3(a.topology, a.model, [int(k) for k in a.layers.split(",")], a.sequence, a.batch, a.recompute)
