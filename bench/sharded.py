@@ -35,7 +35,7 @@ class Shape:
     recompute: bool = False  # each layer's forward pass again in the backward pass
 
 
-BLOCK = Shape(1, 1024, 4096, 8, 8, 128, 0)  # a layer alone
+BLOCK = Shape(1, 512, 1024, 4, 4, 128, 0)  # a layer alone
 QWEN3_8B = Shape(36, 4096, 12288, 32, 8, 128, 151936, True)
 
 
