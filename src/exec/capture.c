@@ -166,13 +166,13 @@ tpu_err *tpu_capture_mesh(int naxes, const char *const *names, const int64_t *si
 
 /* A place says dims of the tensor; what is placed is its memory, whose dims may stand in another order. */
 static void place_in_memory(const input *in, int naxes, const int64_t *dims, int64_t *out) {
+  int order[VIEW_MAX_DIMS];
+  const tpu_tensor t = {.sizes = in->sizes, .strides = in->strides, .ndim = in->ndim, .dtype = in->dtype};
+  int n = store_memory_order(&t, order);
   for (int a = 0; a < naxes; a++) {
-    out[a] = dims[a];
-    if (dims[a] < 0 || dims[a] >= in->ndim) continue; /* the second is refused below */
-    int before = 0;                                   /* dims that stand before it in memory: store_natural_dims */
-    for (int i = 0, d = (int)dims[a]; i < in->ndim; i++)
-      before += i != d && (in->strides[i] > in->strides[d] || (in->strides[i] == in->strides[d] && i < d));
-    out[a] = before;
+    out[a] = dims[a]; /* one that it does not have is refused later */
+    for (int k = 0; k < n; k++)
+      if (order[k] == dims[a]) out[a] = k;
   }
 }
 

@@ -93,6 +93,8 @@ TPU_MUST tpu_err *store_set_locked(tpu_store *s, dbuf *take_value, tpu_dtype dty
 void *address_take(size_t nbytes);
 void address_give(void *p, size_t nbytes);
 
+/* The tensor's dims in the order in which they lie in memory, outermost first; gives how many there are. */
+int store_memory_order(const tpu_tensor *t, int *order);
 /* How a store would be kept if it held this tensor alone: its dims in the order of memory. False when the tensor does
  * not cover the whole store densely. dims: room for ndim. */
 bool store_natural_dims(const tpu_tensor *t, size_t nbytes, int64_t *dims);

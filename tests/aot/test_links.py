@@ -72,7 +72,9 @@ def test_groups(field, data, group):
 
 
 def instruction(which, opcode, operands=(), **more):
-    return _hlo.Instruction(name=f"i{which}", opcode=opcode, shape=_hlo.Shape("f32", 32, []), id=which, operands=list(operands), **more)
+    return _hlo.Instruction(
+        name=f"i{which}", opcode=opcode, shape=_hlo.Shape("f32", 32, []), id=which, operands=list(operands), **more
+    )
 
 
 def counting_loop(begin, end, step, trips=None):

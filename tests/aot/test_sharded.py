@@ -115,6 +115,12 @@ def test_dims_follow_the_tensor_not_its_memory():
     assert signature(p.stablehlo)[0] == [("tensor<6x8x4xf32>", '[{}, {"a"}, {}]')]
 
 
+def test_dims_of_size_one_have_any_stride():
+    x = meta(8).expand(1, 8)  # strides 0, 1
+    p = aot.compile(lambda x: x + 1, (x,), topology="v5e:2x2", mesh={"a": 4}, placements={"argument 0": Shard(1)})
+    assert signature(p.stablehlo)[0] == [("tensor<1x8xf32>", '[{}, {"a"}]')]
+
+
 def test_two_axes_on_one_dim():
     p = aot.compile(
         lambda x: x + 1, (meta(8, 3),), topology="v5e:2x2", mesh=MESH, placements={"argument 0": (Shard(0), Shard(0))}
