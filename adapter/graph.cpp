@@ -93,6 +93,25 @@ std::vector<Tensor> capture_region(int64_t step, const std::vector<Tensor> &valu
   return out;
 }
 
+void capture_mesh(const std::vector<std::string> &names, const std::vector<int64_t> &sizes) {
+  TORCH_CHECK(names.size() == sizes.size(), "torch_tpu: a mesh has ", names.size(), " names and ", sizes.size(),
+              " sizes");
+  std::vector<const char *> texts;
+  for (const std::string &n : names) texts.push_back(n.c_str());
+  throw_if(tpu_capture_mesh(static_cast<int>(sizes.size()), texts.data(), sizes.data()));
+}
+
+void capture_place(int64_t input, const std::vector<int64_t> &place) {
+  throw_if(tpu_capture_place(static_cast<int>(input), place.data()));
+}
+
+Tensor capture_constrain(const Tensor &x, const std::vector<int64_t> &place) {
+  const Lent in({x}, true);
+  tpu_store *store = nullptr;
+  throw_if(tpu_capture_constrain(in.lent.data(), place.data(), &store));
+  return make_tensor(store, x.sizes(), usual_strides(x.sizes()), x.scalar_type());
+}
+
 const char *op_of(const std::string &kind) {  // for the process
   if (kind == "forward") return "compiled forward";
   if (kind == "backward") return "compiled backward";
@@ -327,6 +346,12 @@ TORCH_LIBRARY(torch_tpu, m) {
       [](c10::Device device, const Tensor &program, std::vector<int64_t> parameters, const std::vector<Tensor> &inputs,
          const std::vector<Tensor> &outputs, std::vector<int64_t> places, int64_t blocks,
          std::string name) { return graph_given(device, program, parameters, inputs, outputs, places, blocks, name); });
+  m.def("capture_mesh(str[] names, int[] sizes) -> ()",
+        [](const std::vector<std::string> &names, std::vector<int64_t> sizes) { capture_mesh(names, sizes); });
+  m.def("capture_place(int input, int[] place) -> ()",
+        [](int64_t input, std::vector<int64_t> place) { capture_place(input, place); });
+  m.def("capture_constrain(Tensor x, int[] place) -> Tensor",
+        [](const Tensor &x, std::vector<int64_t> place) { return capture_constrain(x, place); });
   m.def("capture_drop() -> bool", TORCH_FN(capture_drop));
   m.def("release_graph(int graph) -> ()", TORCH_FN(release_graph));
   m.def("run_graph(int graph, Tensor[] inputs) -> Tensor[]", torch::CppFunction::makeFromBoxedFunction<&run_graph>());

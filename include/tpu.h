@@ -388,6 +388,15 @@ TPU_API void tpu_graph_hash(const tpu_graph *g, char out[33]);
 /* The name of its executable in a cache folder, without the suffix ".tpux"; "" when there is none. */
 TPU_API void tpu_graph_entry(const tpu_graph *g, char out[33]);
 
+/* A capture of a program for all devices of a mesh, which the compiler divides into equal partitions. Names and sizes
+ * of its axes, outermost first. Right after tpu_capture_begin. */
+TPU_API TPU_MUST tpu_err *tpu_capture_mesh(int naxes, const char *const *names, const int64_t *sizes);
+/* Where input i is: for each axis of the mesh the dim that is split over it, or -1 when all devices along the axis hold
+ * the same. What the graph writes to the input has the same place. Inputs without a place are the compiler's choice. */
+TPU_API TPU_MUST tpu_err *tpu_capture_place(int i, const int64_t *place);
+/* A store for the value of a dense tensor, which is to be at this place. */
+TPU_API TPU_MUST tpu_err *tpu_capture_constrain(const tpu_tensor *in, const int64_t *place, tpu_store **out);
+
 typedef struct tpu_topology tpu_topology; /* lives for the process */
 typedef struct {
   const char *name, *platform, *platform_version;
@@ -401,12 +410,26 @@ typedef struct {
 TPU_API TPU_MUST tpu_err *tpu_topology_get(const char *plugin, const char *name, tpu_topology **out);
 TPU_API void tpu_topology_describe(const tpu_topology *t, tpu_topology_info *out);
 
+typedef struct {
+  int id;            /* as compile options name it */
+  int ncoords;       /* 0: nothing is known of where it is */
+  int64_t coords[6]; /* of its chip in the torus, then its number on the chip */
+} tpu_topology_place;
+TPU_API TPU_MUST tpu_err *tpu_topology_device(const tpu_topology *t, int i, tpu_topology_place *out);
+/* The id of the device at each position of a mesh over all devices, row-major (room for device_count): its axes follow
+ * the links between devices. */
+TPU_API TPU_MUST tpu_err *tpu_topology_assign(const tpu_topology *t, int naxes, const int64_t *sizes, int *out);
+
 typedef struct tpu_aot tpu_aot; /* a compiled program; used by one thread at a time */
 /* Compiles StableHLO text for one device of the topology. options: a serialized CompileOptionsProto, NULL: those of
  * programs that run on a TPU.
  * Blocks. Any number of threads may compile at once. */
 TPU_API TPU_MUST tpu_err *tpu_aot_compile(tpu_topology *t, const char *text, size_t len, const char *options,
                                           size_t options_len, tpu_aot **out);
+/* Compiles a program with a mesh (tpu_capture_mesh) for all devices of the topology: partition i is on the device with
+ * the id devices[i]. Figures are of one device. */
+TPU_API TPU_MUST tpu_err *tpu_aot_compile_partitions(tpu_topology *t, const char *text, size_t len, const int *devices,
+                                                     tpu_aot **out);
 typedef struct {
   int64_t arguments, outputs, aliased, temporaries, code, peak; /* bytes on one device, as the compiler says */
 } tpu_aot_memory_stats;

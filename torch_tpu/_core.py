@@ -68,6 +68,10 @@ class TopologyInfo(Structure):
     ]
 
 
+class TopologyPlace(Structure):
+    _fields_ = [("id", c_int), ("ncoords", c_int), ("coords", c_int64 * 6)]
+
+
 class AotMemoryStats(Structure):
     _fields_ = [(name, c_int64) for name in "arguments outputs aliased temporaries code peak".split()]
 
@@ -116,6 +120,9 @@ _FUNCTIONS = {
     "tpu_topology_get": ("error", c_char_p, c_char_p, POINTER(c_void_p)),
     "tpu_topology_describe": (None, c_void_p, POINTER(TopologyInfo)),
     "tpu_aot_compile": ("error", c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, POINTER(c_void_p)),
+    "tpu_topology_device": ("error", c_void_p, c_int, POINTER(TopologyPlace)),
+    "tpu_topology_assign": ("error", c_void_p, c_int, POINTER(c_int64), POINTER(c_int)),
+    "tpu_aot_compile_partitions": ("error", c_void_p, c_char_p, c_size_t, POINTER(c_int), POINTER(c_void_p)),
     "tpu_aot_memory": ("error", c_void_p, POINTER(AotMemoryStats)),
     "tpu_aot_cost": ("error", c_void_p, AotCost, c_void_p),
     "tpu_aot_program": ("error", c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(c_char_p)),

@@ -73,6 +73,40 @@ tpu_err *tpu_topology_get(const char *plugin, const char *name, tpu_topology **o
 
 void tpu_topology_describe(const tpu_topology *t, tpu_topology_info *out) { *out = t->info; }
 
+tpu_err *tpu_topology_device(const tpu_topology *t, int i, tpu_topology_place *out) {
+  *out = (tpu_topology_place){0};
+  if (i < 0 || i >= t->info.device_count)
+    return err_new(TPU_ERR_INDEX, "topology %s has %d devices, and none with the number %d", t->info.name,
+                   t->info.device_count, i);
+  pjrt_place p;
+  TPU_TRY(pjrt_topology_device(t->t, i, &p));
+  out->id = p.id;
+  out->ncoords = p.ncoords;
+  _Static_assert(sizeof out->coords == sizeof p.coords, "the same number of coordinates");
+  memcpy(out->coords, p.coords, sizeof p.coords);
+  return NULL;
+}
+
+tpu_err *tpu_topology_assign(const tpu_topology *t, int naxes, const int64_t *sizes, int *out) {
+  int n = t->info.device_count;
+  pjrt_place *places = mem_alloc((size_t)n * sizeof *places);
+  tpu_err *e = places ? NULL : err_nomem();
+  for (int i = 0; !e && i < n; i++) e = pjrt_topology_device(t->t, i, &places[i]);
+  if (!e) e = mesh_assign(places, n, naxes, sizes, out);
+  mem_free(places);
+  return e;
+}
+
+tpu_err *tpu_aot_compile_partitions(tpu_topology *t, const char *text, size_t len, const int *devices, tpu_aot **out) {
+  char *options;
+  size_t n;
+  *out = NULL;
+  TPU_TRY(pjrt_partition_options(devices, t->info.device_count, &options, &n));
+  tpu_err *e = tpu_aot_compile(t, text, len, options, n, out);
+  mem_free(options);
+  return e;
+}
+
 tpu_err *tpu_aot_compile(tpu_topology *t, const char *text, size_t len, const char *options, size_t options_len,
                          tpu_aot **out) {
   *out = NULL;

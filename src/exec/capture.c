@@ -143,6 +143,52 @@ tpu_err *tpu_capture_input(const tpu_tensor *like, tpu_store **out) {
   return NULL;
 }
 
+tpu_err *tpu_capture_mesh(int naxes, const char *const *names, const int64_t *sizes) {
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  ir_graph *g = trace_current()->g;
+  ir_set_mesh(g, naxes, names, sizes);
+  return ir_failed(g) ? ir_take_error(g) : NULL;
+}
+
+/* A place says dims of the tensor; what is placed is its memory, whose dims may stand in another order. */
+static void place_in_memory(const graph_input *in, int naxes, const int64_t *dims, int64_t *out) {
+  int order[VIEW_MAX_DIMS];
+  const tpu_tensor t = {.sizes = in->sizes, .strides = in->strides, .ndim = in->ndim, .dtype = in->dtype};
+  int n = store_memory_order(&t, order);
+  for (int a = 0; a < naxes; a++) {
+    out[a] = dims[a]; /* one that it does not have is refused later */
+    for (int k = 0; k < n; k++)
+      if (order[k] == dims[a]) out[a] = k;
+  }
+}
+
+tpu_err *tpu_capture_place(int i, const int64_t *dims) {
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  trace *t = trace_current();
+  capture *c = t->cap;
+  if (i < 0 || i >= c->ninputs)
+    return err_new(TPU_ERR_RUNTIME, "tpu: a capture of %d inputs has no input %d", c->ninputs, i);
+  graph_input *in = &c->inputs[i];
+  int n = ir_mesh_axes(t->g);
+  if (!in->nbytes) return NULL;
+  int64_t *p = arena_alloc(&c->mem, (size_t)(n + 1) * sizeof *p);
+  if (!p) return err_nomem();
+  place_in_memory(in, n, dims, p);
+  in->place = p;
+  ir_place_param(t->g, in->value->value, p);
+  return ir_failed(t->g) ? ir_take_error(t->g) : NULL;
+}
+
+tpu_err *tpu_capture_constrain(const tpu_tensor *in, const int64_t *dims, tpu_store **out) {
+  *out = NULL;
+  if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
+  trace *t = trace_current();
+  val *v;
+  TPU_TRY(capture_values(t, in, 1, &v));
+  v[0] = ir_constrain(t->g, v[0], dims);
+  return capture_stores(t, v, 1, out);
+}
+
 void capture_enter(trace *t, int by) { t->cap->regions += by; }
 
 val capture_rng(trace *t) {
@@ -227,6 +273,7 @@ static void add_place(trace *t, tpu_graph *g, const tpu_store *s, int store, int
     for (int k = 0; k < t->nparams; k++)
       if (t->params[k] == t->cap->inputs[in].value) alias = k;
   ir_output(t->g, trace_value(t, s), alias);
+  if (alias >= 0 && i->place) ir_place_output(t->g, e->noutputs, i->place);
   p->output = e->noutputs++;
   out_spec *o = &e->outs[e->nouts++];
   *o = (out_spec){.output = p->output, .base_dtype = s->dtype, .base_ndim = s->ndim};

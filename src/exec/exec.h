@@ -93,6 +93,8 @@ TPU_MUST tpu_err *store_set_locked(tpu_store *s, dbuf *take_value, tpu_dtype dty
 void *address_take(size_t nbytes);
 void address_give(void *p, size_t nbytes);
 
+/* The tensor's dims in the order in which they lie in memory, outermost first; gives how many there are. */
+int store_memory_order(const tpu_tensor *t, int *order);
 /* How a store would be kept if it held this tensor alone: its dims in the order of memory. False when the tensor does
  * not cover the whole store densely. dims: room for ndim. */
 bool store_natural_dims(const tpu_tensor *t, size_t nbytes, int64_t *dims);
@@ -360,6 +362,11 @@ void defer_call_locked(call_entry *e, int device, dbuf **take_bufs);
 void defer_flush_locked(int device, flush_reason why);
 void defer_flush(int device, flush_reason why);
 void defer_forget_locked(void); /* gives its memory back; nothing may wait */
+
+/* ---- meshes (mesh.c) --------------------------------------------------------------------------------------------- */
+
+/* out: for each position of the mesh, row-major, the id of the device of a topology that stands there. */
+TPU_MUST tpu_err *mesh_assign(const pjrt_place *places, int n, int naxes, const int64_t *sizes, int *out);
 
 /* ---- the queue (queue.c) ----------------------------------------------------------------------------------------- */
 

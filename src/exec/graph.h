@@ -12,6 +12,7 @@ typedef struct {
   bool used, written; /* it is read or returned; the graph gives it a new value */
   size_t nbytes;      /* 0: no elements, and no parameter */
   const int64_t *sizes, *strides, *dims;
+  const int64_t *place; /* on the mesh, of its dims in memory; NULL: none was given */
 } graph_input;
 
 /* Where an output of the program goes: to a new store, or to an input. */

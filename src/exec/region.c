@@ -8,12 +8,12 @@
 /* Room for n values, for as long as the capture. */
 static val *room(trace *t, int n) { return arena_alloc(ir_arena(t->g), (size_t)(n + 1) * sizeof(val)); }
 
-static tpu_err *values_of(trace *t, const tpu_tensor *in, int n, val **out) {
+tpu_err *capture_values(trace *t, const tpu_tensor *in, int n, val **out) {
   if (!(*out = room(t, n))) return err_nomem();
   for (int i = 0; i < n; i++) {
     const tpu_store *s = in[i].store;
     if (!s || !s->buf || s->dtype != in[i].dtype || in[i].offset || in[i].flags)
-      return capture_refuse(t, "passes a tensor through control flow that is not dense");
+      return capture_refuse(t, "takes a tensor that is not dense where only dense ones are taken");
     val v = trace_value(t, s);
     (*out)[i] = ir_reshape(t->g, v, in[i].ndim, in[i].sizes);
   }
@@ -34,7 +34,7 @@ static tpu_err *store_of(trace *t, val v, tpu_store **out) {
   return e;
 }
 
-static tpu_err *stores_of(trace *t, const val *v, int n, tpu_store **out) {
+tpu_err *capture_stores(trace *t, const val *v, int n, tpu_store **out) {
   for (int i = 0; i < n; i++) out[i] = NULL;
   tpu_err *e = ir_failed(t->g) ? ir_take_error(t->g) : NULL;
   for (int i = 0; !e && i < n; i++) e = store_of(t, v[i], &out[i]);
@@ -49,7 +49,7 @@ tpu_err *tpu_capture_region(tpu_region_step step, const tpu_tensor *in, int n, t
   if (!tpu_capturing()) return err_new(TPU_ERR_RUNTIME, "tpu: no capture has begun");
   trace *t = trace_current();
   val *v, *made;
-  TPU_TRY(values_of(t, in, n, &v));
+  TPU_TRY(capture_values(t, in, n, &v));
   if (!(made = room(t, nout))) return err_nomem();
   switch (step) {
     case TPU_IF: ir_if_begin(t->g, v[0]); break;
@@ -61,5 +61,5 @@ tpu_err *tpu_capture_region(tpu_region_step step, const tpu_tensor *in, int n, t
   }
   if (step == TPU_IF || step == TPU_WHILE) capture_enter(t, 1);
   if (step == TPU_END_IF || step == TPU_END_WHILE) capture_enter(t, -1);
-  return stores_of(t, made, nout, out);
+  return capture_stores(t, made, nout, out);
 }

@@ -225,19 +225,24 @@ tpu_err *store_set_locked(tpu_store *s, dbuf *take_value, tpu_dtype dtype, int n
   return NULL;
 }
 
-bool store_natural_dims(const tpu_tensor *t, size_t nbytes, int64_t *dims) {
-  size_t size = tpu_dtype_size((tpu_dtype)t->dtype);
-  int64_t n = 1;
-  for (int i = 0; i < t->ndim; i++) n *= t->sizes[i];
-  if (t->offset || (size_t)n * size != nbytes) return false;
+int store_memory_order(const tpu_tensor *t, int *order) {
   /* insertion sort by stride, largest first; dims of size 1 stay where they are */
-  int order[VIEW_MAX_DIMS], k = 0;
+  int k = 0;
   for (int i = 0; i < t->ndim; i++) {
     int j = k++;
     for (; j > 0 && t->strides[order[j - 1]] < t->strides[i] && t->sizes[order[j - 1]] != 1 && t->sizes[i] != 1; j--)
       order[j] = order[j - 1];
     order[j] = i;
   }
+  return k;
+}
+
+bool store_natural_dims(const tpu_tensor *t, size_t nbytes, int64_t *dims) {
+  size_t size = tpu_dtype_size((tpu_dtype)t->dtype);
+  int64_t n = 1;
+  for (int i = 0; i < t->ndim; i++) n *= t->sizes[i];
+  if (t->offset || (size_t)n * size != nbytes) return false;
+  int order[VIEW_MAX_DIMS], k = store_memory_order(t, order);
   int64_t stride = 1;
   for (int j = k - 1; j >= 0; j--) {
     if (t->sizes[order[j]] != 1 && t->strides[order[j]] != stride) return false;

@@ -27,6 +27,9 @@ TPU_MUST tpu_err *trace_add_made(trace *t, dbuf *d);
 TPU_MUST tpu_err *capture_refuse(trace *t, const char *what);
 /* The store's value in the graph; one that was on the device before becomes a parameter. */
 val trace_value(trace *t, const tpu_store *s);
+/* Values of dense tensors that are each all of their store, in the shapes of the tensors; and new stores for values. */
+TPU_MUST tpu_err *capture_values(trace *t, const tpu_tensor *in, int n, val **out);
+TPU_MUST tpu_err *capture_stores(trace *t, const val *v, int n, tpu_store **out);
 /* by: 1 where a region of control flow begins, -1 where it ends. */
 void capture_enter(trace *t, int by);
 /* The generator's state for a call that is captured: what earlier calls drew is added. */

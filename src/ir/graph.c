@@ -120,7 +120,7 @@ void ir_output(ir_graph *g, val v, int alias) {
   void *p = grown(g, g->outputs, g->noutputs, &g->output_cap, sizeof(ir_result));
   if (!p) return;
   g->outputs = p;
-  g->outputs[g->noutputs++] = (ir_result){v, alias};
+  g->outputs[g->noutputs++] = (ir_result){v, alias, NULL};
 }
 
 int ir_output_count(const ir_graph *g) { return g->noutputs; }
@@ -240,23 +240,14 @@ void node_type(ir_graph *g, ir_op *op, int i, tpu_dtype dtype, int ndim, const i
   v->ndim = (int16_t)ndim;
 }
 
-static void put_quoted(buf *b, const char *s, size_t n) {
-  buf_char(b, '"');
-  for (size_t i = 0; i < n; i++) {
-    if ((unsigned char)s[i] < ' ' || s[i] == '"' || s[i] == '\\') buf_printf(b, "\\%02X", (unsigned char)s[i]);
-    else buf_char(b, s[i]);
-  }
-  buf_char(b, '"');
-}
-
 void ir_set_location(ir_graph *g, const char *op, const char *where) {
   buf *b = attr_begin(g);
   const char *colon = strrchr(where, ':');
   buf_str(b, "loc(");
-  put_quoted(b, op, strlen(op));
+  attr_quoted(b, op, strlen(op));
   if (colon && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1)) {
     buf_char(b, '(');
-    put_quoted(b, where, (size_t)(colon - where));
+    attr_quoted(b, where, (size_t)(colon - where));
     buf_printf(b, "%s:0)", colon);
   }
   buf_char(b, ')');
@@ -384,6 +375,15 @@ const char *attr_end(ir_graph *g) {
   const char *s = g->scratch.failed ? NULL : arena_copy(&g->mem, g->scratch.data, g->scratch.len + 1);
   if (!s) g->mem.failed = true;
   return s ? s : "";
+}
+
+void attr_quoted(buf *b, const char *s, size_t n) {
+  buf_char(b, '"');
+  for (size_t i = 0; i < n; i++) {
+    if ((unsigned char)s[i] < ' ' || s[i] == '"' || s[i] == '\\') buf_printf(b, "\\%02X", (unsigned char)s[i]);
+    else buf_char(b, s[i]);
+  }
+  buf_char(b, '"');
 }
 
 void attr_i64s(buf *b, const char *name, const int64_t *v, int n) {

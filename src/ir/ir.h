@@ -69,6 +69,17 @@ val ir_output_value(const ir_graph *g, int i);
 /* "tensor<4x5xf32>", in a's memory; NULL when that is full. */
 const char *ir_type_text(arena *a, val v);
 
+/* Sharded programs: one program for all devices of a mesh, a partition each, which the compiler divides. Call it first.
+ * names and sizes of the axes: outermost first. */
+void ir_set_mesh(ir_graph *g, int naxes, const char *const *names, const int64_t *sizes);
+int ir_mesh_axes(const ir_graph *g); /* 0: no mesh */
+/* A place says for each axis of the mesh which dim of the tensor is split over it, or -1: all devices along the axis
+ * hold the same. The first axis of a dim is the outermost. A parameter or result without one is the compiler's choice.
+ */
+void ir_place_param(ir_graph *g, val param, const int64_t *place);
+void ir_place_output(ir_graph *g, int i, const int64_t *place);
+val ir_constrain(ir_graph *g, val v, const int64_t *place); /* v, which is to be at this place */
+
 /* Drops the parameters that no output needs. kept[i]: the old number of parameter i (room for ir_param_count before).
  * Gives how many are left. To be called once, before ir_print; aliases of outputs follow. */
 int ir_prune_params(ir_graph *g, int *kept);

@@ -40,6 +40,7 @@ struct ir_op {
 typedef struct {
   ir_value v;
   ir_block *block;
+  const char *place; /* of a parameter: its sharding as attribute text (shard.c); NULL: none was given */
 } ir_arg;
 
 /* An operation whose regions are being built; they nest. */
@@ -54,6 +55,7 @@ typedef struct ir_open {
 typedef struct {
   val v;
   int alias;
+  const char *place; /* as of ir_arg */
 } ir_result;
 
 /* A begin function that waits for its end function; kept also after an error, when there is no ir_open any more: the
@@ -79,6 +81,10 @@ struct ir_graph {
   int param_cap;
   ir_result *outputs;
   int noutputs, output_cap;
+  const char *mesh; /* its operation as text (shard.c); NULL: the program is for one device */
+  const char **axis_names;
+  int64_t *axis_sizes;
+  int naxes;
   uint32_t epoch;
   buf scratch;
   ir_arg poison; /* in no block */
@@ -133,6 +139,7 @@ void attr_ints(buf *b, const char *name, const int *v, int n);
 void attr_bracket(buf *b, const char *name, const int *v, int n); /* name = [1, 2]; nothing for n = 0 */
 void attr_precision(buf *b, int precision);                       /* ", precision_config = ..."; nothing for default */
 
+void attr_quoted(buf *b, const char *s, size_t n);                         /* as a string of MLIR */
 void attr_padding(buf *b, const int64_t *low, const int64_t *high, int n); /* ", padding = dense<...>" */
 
 /* How many windows fit into a padded, dilated dim; false if it is too large. */

@@ -171,6 +171,15 @@ static void put_ops(printer *p, ir_block *b, int level) {
   for (ir_op *op = b->print_first; op; op = op->print_next) put_op(p, op, level);
 }
 
+/* Of a parameter or result: where it is on the mesh, and which result reuses its buffer (-1: none). */
+static void put_attributes(printer *p, const char *place, int output) {
+  if (!place && output < 0) return;
+  buf_str(p->b, " {");
+  if (place) buf_printf(p->b, "sdy.sharding = %s%s", place, output >= 0 ? ", " : "");
+  if (output >= 0) buf_printf(p->b, "tf.aliasing_output = %d : i32", output);
+  buf_char(p->b, '}');
+}
+
 static void put_signature(printer *p) {
   ir_graph *g = p->g;
   for (int i = 0; i < g->top.nargs; i++) {
@@ -180,13 +189,16 @@ static void put_signature(printer *p) {
     put_value(p, v);
     buf_bytes(p->b, ": ", 2);
     put_type(p, v);
+    int output = -1;
     for (int k = 0; k < g->noutputs; k++)
-      if (g->outputs[k].alias == i) buf_printf(p->b, " {tf.aliasing_output = %d : i32}", k);
+      if (g->outputs[k].alias == i) output = k;
+    put_attributes(p, ((const ir_arg *)(const void *)v)->place, output);
   }
   buf_str(p->b, ") -> (");
   for (int i = 0; i < g->noutputs; i++) {
     if (i) buf_bytes(p->b, ", ", 2);
     put_type(p, g->outputs[i].v);
+    put_attributes(p, g->outputs[i].place, -1);
   }
 }
 
@@ -209,7 +221,9 @@ tpu_err *ir_print(ir_graph *g, buf *out) {
   g->top.print_first = g->top.print_last = NULL;
   for (int i = 0; i < g->noutputs; i++) reach(g, g->outputs[i].v);
   printer p = {.g = g, .b = out};
-  buf_str(out, "module @tpu {\n  func.func public @main(");
+  buf_str(out, "module @tpu ");
+  if (g->mesh) buf_str(out, g->mesh);
+  buf_str(out, g->mesh ? "  func.func public @main(" : "{\n  func.func public @main(");
   put_signature(&p);
   buf_str(out, ") {\n");
   put_ops(&p, &g->top, 2);

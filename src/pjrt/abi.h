@@ -179,6 +179,19 @@ typedef struct {
   size_t device_kind_size;
 } PJRT_DeviceDescription_Kind_Args;
 
+typedef struct {
+  PJRT_HEAD;
+  PJRT_DeviceDescription *device_description;
+  int id; /* out */
+} PJRT_DeviceDescription_Id_Args;
+
+typedef struct {
+  PJRT_HEAD;
+  PJRT_DeviceDescription *device_description;
+  size_t num_attributes;             /* out */
+  const PJRT_NamedValue *attributes; /* out; lives as long as the description */
+} PJRT_DeviceDescription_Attributes_Args;
+
 #define PJRT_STAT(name) \
   int64_t name;         \
   bool name##_is_set
@@ -473,6 +486,8 @@ typedef struct {
   X(16, PJRT_Client_AddressableDevices, num_addressable_devices, 1)          \
   X(20, PJRT_Client_Compile, executable, 1)                                  \
   X(22, PJRT_Client_BufferFromHostBuffer, buffer, 1)                         \
+  X(23, PJRT_DeviceDescription_Id, id, 0)                                    \
+  X(25, PJRT_DeviceDescription_Attributes, attributes, 0)                    \
   X(26, PJRT_DeviceDescription_Kind, device_kind_size, 0)                    \
   X(29, PJRT_Device_GetDescription, device_description, 0)                   \
   X(34, PJRT_Device_MemoryStats, peak_allocated_bytes_is_set, 0)             \

@@ -84,6 +84,17 @@ const char *pjrt_topology_platform_version(const pjrt_topology *t);
 const char *pjrt_topology_kind(const pjrt_topology *t); /* of its first device, "TPU v5 lite" */
 int pjrt_topology_device_count(const pjrt_topology *t);
 
+enum { PJRT_MAX_COORDS = 6 };
+typedef struct {
+  int id;                          /* as compile options name it */
+  int ncoords;                     /* 0: the plugin does not say where its devices are */
+  int64_t coords[PJRT_MAX_COORDS]; /* of the chip, then the number of the device on the chip */
+} pjrt_place;
+TPU_MUST tpu_err *pjrt_topology_device(const pjrt_topology *t, int i, pjrt_place *out);
+/* Serialized options for a program of n partitions, with a mesh and places (src/ir/shard.c): partition i is on the
+ * device with the id devices[i]. mem_free(*out) */
+TPU_MUST tpu_err *pjrt_partition_options(const int *devices, int n, char **out, size_t *len);
+
 /* text: StableHLO. options: a serialized CompileOptionsProto, or NULL for those that a client on such devices
  * would take. Blocks. */
 TPU_MUST tpu_err *pjrt_topology_compile(pjrt_topology *t, const char *text, size_t len, const char *options,

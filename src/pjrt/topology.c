@@ -9,6 +9,7 @@ struct pjrt_topology {
   pjrt_api *api;
   PJRT_TopologyDescription *t;
   char *platform, *platform_version, *kind;
+  PJRT_DeviceDescription *const *devices; /* the plugin's array */
   int device_count;
 };
 
@@ -32,6 +33,7 @@ static tpu_err *describe(pjrt_topology *t) {
   if (!d.num_descriptions || d.num_descriptions > INT32_MAX || !d.descriptions)
     return err_new(TPU_ERR_RUNTIME, "it has %zu devices", d.num_descriptions);
   t->device_count = (int)d.num_descriptions;
+  t->devices = d.descriptions;
   PJRT_DeviceDescription_Kind_Args k = {.device_description = d.descriptions[0]};
   TPU_TRY(PJRT_CALL(t->api, PJRT_DeviceDescription_Kind, &k));
   return (t->kind = door_text(k.device_kind, k.device_kind_size)) ? NULL : err_nomem();
@@ -72,6 +74,30 @@ const char *pjrt_topology_platform_version(const pjrt_topology *t) { return t->p
 const char *pjrt_topology_kind(const pjrt_topology *t) { return t->kind; }
 
 int pjrt_topology_device_count(const pjrt_topology *t) { return t->device_count; }
+
+static void read_place(const PJRT_NamedValue *v, pjrt_place *out, int64_t *core) {
+#define NAMED(text) (v->name_size == sizeof text - 1 && !memcmp(v->name, text, sizeof text - 1))
+  if (NAMED("coords") && v->type == PJRT_VALUE_INT64_LIST && v->value_size < PJRT_MAX_COORDS) {
+    out->ncoords = (int)v->value_size;
+    memcpy(out->coords, v->u.int64_array_value, v->value_size * sizeof *out->coords);
+  } else if (NAMED("core_on_chip") && v->type == PJRT_VALUE_INT64) {
+    *core = v->u.int64_value;
+  }
+#undef NAMED
+}
+
+tpu_err *pjrt_topology_device(const pjrt_topology *t, int i, pjrt_place *out) {
+  *out = (pjrt_place){0};
+  PJRT_DeviceDescription_Id_Args id = {.device_description = t->devices[i]};
+  TPU_TRY(PJRT_CALL(t->api, PJRT_DeviceDescription_Id, &id));
+  out->id = id.id;
+  PJRT_DeviceDescription_Attributes_Args a = {.device_description = t->devices[i]};
+  TPU_TRY(PJRT_CALL(t->api, PJRT_DeviceDescription_Attributes, &a));
+  int64_t core = 0;
+  for (size_t k = 0; k < a.num_attributes; k++) read_place(&a.attributes[k], out, &core);
+  if (out->ncoords) out->coords[out->ncoords++] = core;
+  return NULL;
+}
 
 tpu_err *pjrt_topology_compile(pjrt_topology *t, const char *text, size_t len, const char *options, size_t options_len,
                                pjrt_aot **out) {

@@ -39,6 +39,49 @@ static ir_graph *fresh(void) {
     ir_free(g);                 \
   } while (0)
 
+static ir_graph *on_a_mesh(val *x) {
+  ir_graph *g = ir_new();
+  ir_set_mesh(g, 2, (const char *const[]){"a", "b"}, I64(2, 3));
+  *x = ir_param(g, TPU_F32, DIMS(4, 6));
+  return g;
+}
+
+#define REFUSES_ON_A_MESH(kind, part, ...)   \
+  do {                                       \
+    val x;                                   \
+    ir_graph *g = on_a_mesh(&x);             \
+    __VA_ARGS__;                             \
+    CHECK_ERR(ir_take_error(g), kind, part); \
+    ir_free(g);                              \
+  } while (0)
+
+TEST(meshes_and_places) {
+  REFUSES("a program without a mesh has no places", ir_place_param(g, f23, I64(0)));
+  REFUSES("a program without a mesh has no places", ir_constrain(g, f23, I64(0)));
+  REFUSES("expected a graph without a mesh and parameters", ir_set_mesh(g, 1, (const char *const[]){"a"}, I64(2)));
+  REFUSES_ON_A_MESH(
+      TPU_ERR_VALUE,
+      "dim 0 of float32[4, 6] has the size 4, which cannot be divided into 6 equal parts (mesh axes: a, b)",
+      ir_place_param(g, x, I64(0, 0)));
+  REFUSES_ON_A_MESH(TPU_ERR_INDEX, "expected a dim from 0 to 1 to split over mesh axis b, got 2",
+                    ir_constrain(g, x, I64(0, 2)));
+  REFUSES_ON_A_MESH(TPU_ERR_INDEX, "got -2", ir_constrain(g, x, I64(-2, 1)));
+  REFUSES_ON_A_MESH(TPU_ERR_RUNTIME, "expected one of 0 results, got 0", ir_place_output(g, 0, I64(0, 1)));
+  REFUSES_ON_A_MESH(TPU_ERR_RUNTIME, "expected a parameter, got a result of stablehlo.negate",
+                    ir_place_param(g, ir_unary(g, IR_NEG, x), I64(0, 1)));
+  REFUSES_ON_A_MESH(TPU_ERR_RUNTIME, "expected a graph without a mesh",
+                    ir_set_mesh(g, 1, (const char *const[]){"a"}, I64(2)));
+  ir_graph *g = ir_new();
+  ir_set_mesh(g, 2, (const char *const[]){"a", "b"}, I64(2, 0));
+  CHECK_ERR(ir_take_error(g), TPU_ERR_VALUE, "axis b of the mesh has the size 0");
+  ir_free(g);
+  val x;
+  g = on_a_mesh(&x);
+  ir_place_param(g, x, I64(0, 1));
+  CHECK_OK(ir_take_error(g));
+  ir_free(g);
+}
+
 TEST(parameters_and_outputs) {
   REFUSES("sizes >= 0, got [2, -1]", ir_param(g, TPU_F32, DIMS(2, -1)));
   REFUSES("99 is no dtype", ir_param(g, (tpu_dtype)99, DIMS(2)));

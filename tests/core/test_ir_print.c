@@ -45,6 +45,37 @@ TEST(locations_are_written_when_they_were_given) {
   mem_free(located);
 }
 
+/* A mesh, and where parameters, results and values in between are on it. */
+TEST(places_on_a_mesh_are_written) {
+  ir_graph *g = ir_new();
+  ir_set_mesh(g, 2, (const char *const[]){"data", "a \"b\""}, I64(2, 4));
+  CHECK_INT(ir_mesh_axes(g), 2);
+  val x = ir_param(g, TPU_F32, DIMS(4, 8)), y = ir_param(g, TPU_F32, DIMS(8));
+  ir_place_param(g, x, I64(0, 1));
+  ir_place_param(g, y, I64(0, 0));
+  val z = ir_constrain(g, ir_unary(g, IR_NEG, x), I64(-1, 0));
+  ir_output(g, z, 0);
+  ir_output(g, y, -1);
+  ir_place_output(g, 0, I64(0, 1));
+  char *text = text_of(g);
+  CHECK_STR(
+      text,
+      "module @tpu attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {\n"
+      "  sdy.mesh @mesh = <[\"data\"=2, \"a \\22b\\22\"=4]>\n"
+      "  func.func public @main(%arg0: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{\"data\"}, {\"a "
+      "\\22b\\22\"}]>, tf.aliasing_output = 0 : i32}, %arg1: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, "
+      "[{\"data\", \"a \\22b\\22\"}]>}) -> (tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{\"data\"}, {\"a "
+      "\\22b\\22\"}]>}, tensor<8xf32>) {\n"
+      "    %0 = \"stablehlo.negate\"(%arg0) : (tensor<4x8xf32>) -> tensor<4x8xf32>\n"
+      "    %1 = \"sdy.sharding_constraint\"(%0) {sharding = #sdy.sharding<@mesh, [{\"a \\22b\\22\"}, {}]>} : "
+      "(tensor<4x8xf32>) -> tensor<4x8xf32>\n"
+      "    return %1, %arg1 : tensor<4x8xf32>, tensor<8xf32>\n"
+      "  }\n"
+      "}\n");
+  mem_free(text);
+  ir_free(g);
+}
+
 /* Built twice, or with other operations in between that nobody needs: the same bytes. */
 TEST(equal_graphs_have_equal_text) {
   char *texts[2];

@@ -7,7 +7,7 @@ static const char four[] = "fake:2x2";
 typedef struct {
   pjrt_topology *t;
   pjrt_aot *x;
-  char *program, *bytes;
+  char *program, *bytes, *options;
   int figures;
   double flops;
 } session;
@@ -29,12 +29,16 @@ static tpu_err *run(session *s) {
   TPU_TRY(pjrt_aot_memory(s->t, s->x, &m));
   TPU_TRY(pjrt_aot_cost(s->t, s->x, figure, s));
   TPU_TRY(pjrt_aot_program(s->t, s->x, &s->program, &n, format));
+  pjrt_place p;
+  TPU_TRY(pjrt_topology_device(s->t, 3, &p));
+  TPU_TRY(pjrt_partition_options((const int[]){10, 300}, 2, &s->options, &n));
   return pjrt_aot_serialize(s->t, s->x, &s->bytes, &n);
 }
 
 static void clean(session *s) {
   mem_free(s->program);
   mem_free(s->bytes);
+  mem_free(s->options);
   if (s->t) pjrt_aot_free(s->t, s->x);
   pjrt_topology_free(s->t);
 }
@@ -63,6 +67,33 @@ TEST(what_a_topology_and_its_program_say) {
   CHECK(!memcmp(program, t_add, n));
   CHECK_STR(format, "mlir");
   mem_free(program);
+  clean(&s);
+  t_nothing_left();
+}
+
+/* Field numbers and kinds as in what JAX 0.10.2 serializes for such options. */
+TEST(options_of_partitions) {
+  static const char want[] =
+      "\x1a\x1d\x20\x01\x28\x02\x30\x01\x4a\x0d\x08\x01\x10\x02\x1a\x02\x08\x0a\x1a\x03\x08\xac\x02"
+      "\x60\x01\x90\x01\x01\x98\x01\x01";
+  char *options;
+  size_t n;
+  CHECK_OK(pjrt_partition_options((const int[]){10, 300}, 2, &options, &n));
+  CHECK_INT((int64_t)n, (int64_t)sizeof want - 1);
+  CHECK(n == sizeof want - 1 && !memcmp(options, want, n));
+  mem_free(options);
+}
+
+TEST(where_devices_are) {
+  session s = {0};
+  pjrt_place p;
+  if (!CHECK(t_open_fake()) || !CHECK_OK(run(&s))) return;
+  CHECK_OK(pjrt_topology_device(s.t, 2, &p));
+  CHECK_INT(p.id, 12);
+  CHECK_INT(p.ncoords, 3); /* two of the chip, and the device on it */
+  CHECK_INT(p.coords[0], 0);
+  CHECK_INT(p.coords[1], 1);
+  CHECK_INT(p.coords[2], 0);
   clean(&s);
   t_nothing_left();
 }
@@ -130,6 +161,15 @@ TEST(the_public_functions) {
   CHECK_STR(info.stablehlo_version, "1.2.3");
   CHECK_ERR(tpu_topology_get("/no/such/libtpu.so", four, &again), TPU_ERR_RUNTIME, "cannot be opened");
   CHECK_ERR(tpu_aot_compile(t, "nonsense", 8, NULL, 0, &a), TPU_ERR_RUNTIME, "cannot be read");
+  tpu_topology_place place;
+  int ids[4];
+  CHECK_OK(tpu_topology_device(t, 1, &place));
+  CHECK_INT(place.id, 11);
+  CHECK_ERR(tpu_topology_device(t, 4, &place), TPU_ERR_INDEX, "has 4 devices, and none with the number 4");
+  CHECK_OK(tpu_topology_assign(t, 1, (const int64_t[]){4}, ids));
+  CHECK_OK(tpu_aot_compile_partitions(t, t_add, strlen(t_add), ids, &a));
+  tpu_aot_release(a);
+  a = NULL;
   CHECK(!a);
   if (!CHECK_OK(tpu_aot_compile(t, t_add, strlen(t_add), NULL, 0, &a))) return;
   CHECK_OK(tpu_aot_memory(a, &m));

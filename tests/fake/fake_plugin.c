@@ -50,6 +50,9 @@ struct PJRT_Error {
 
 struct PJRT_DeviceDescription {
   const char *kind;
+  int id;
+  int64_t coords[2];
+  PJRT_NamedValue attributes[3];
 };
 
 struct PJRT_Device {
@@ -65,7 +68,7 @@ struct PJRT_Client {
 };
 
 struct PJRT_TopologyDescription {
-  PJRT_DeviceDescription device, *list[4];
+  PJRT_DeviceDescription devices[4], *list[4];
 };
 
 typedef struct waiter {
@@ -390,7 +393,7 @@ CALL(PJRT_Client_Create) {
   memcpy(c->platform, set.platform, sizeof c->platform);
   c->ndevices = n;
   for (size_t i = 0; i < n; i++) {
-    c->devices[i] = (PJRT_Device){(int)i, {"fake device"}};
+    c->devices[i] = (PJRT_Device){(int)i, {.kind = "fake device"}};
     c->list[i] = &c->devices[i];
   }
   alive.client++;
@@ -439,6 +442,19 @@ CALL(PJRT_DeviceDescription_Kind) {
   return NULL;
 }
 
+CALL(PJRT_DeviceDescription_Id) {
+  ENTER(PJRT_DeviceDescription_Id);
+  a->id = a->device_description->id;
+  return NULL;
+}
+
+CALL(PJRT_DeviceDescription_Attributes) {
+  ENTER(PJRT_DeviceDescription_Attributes);
+  a->attributes = a->device_description->attributes;
+  a->num_attributes = 3;
+  return NULL;
+}
+
 CALL(PJRT_Device_MemoryStats) {
   ENTER(PJRT_Device_MemoryStats);
   a->bytes_in_use = set.used;
@@ -456,8 +472,19 @@ CALL(PJRT_TopologyDescription_Create) {
                      a->topology_name);
   a->topology = calloc(1, sizeof *a->topology);
   if (!a->topology) abort();
-  a->topology->device.kind = "fake chip";
-  for (int i = 0; i < 4; i++) a->topology->list[i] = &a->topology->device;
+  for (int i = 0; i < 4; i++) {
+    PJRT_DeviceDescription *d = a->topology->list[i] = &a->topology->devices[i];
+    *d = (PJRT_DeviceDescription){.kind = "fake chip", .id = 10 + i, .coords = {i & 1, i >> 1}};
+    d->attributes[0] = (PJRT_NamedValue){.name = "coords",
+                                         .name_size = 6,
+                                         .type = PJRT_VALUE_INT64_LIST,
+                                         .u.int64_array_value = d->coords,
+                                         .value_size = 2};
+    d->attributes[1] = (PJRT_NamedValue){
+        .name = "core_on_chip", .name_size = 12, .type = PJRT_VALUE_INT64, .u.int64_value = 0, .value_size = 1};
+    d->attributes[2] = (PJRT_NamedValue){
+        .name = "coords of a ship", .name_size = 16, .type = PJRT_VALUE_BOOL, .u.bool_value = true, .value_size = 1};
+  }
   alive.topology++;
   return NULL;
 }

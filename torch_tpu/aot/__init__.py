@@ -14,10 +14,13 @@ from ctypes import byref, c_char_p, c_size_t, c_void_p
 from dataclasses import dataclass, field
 
 from torch_tpu import _core
-from torch_tpu.aot import _flops, _hlo, _time
+from torch_tpu.aot import _flops, _hlo, _links, _mesh, _time
 from torch_tpu.aot.chips import CHIPS, Chip, known_forms
 
-__all__ = ["CHIPS", "Chip", "Cost", "Fusion", "Memory", "Program", "Topology", "compile", "compile_text", "topology"]
+__all__ = [
+    "CHIPS", "Chip", "Collective", "Cost", "Fusion", "Memory", "Program", "Topology", "compile", "compile_text", "constrain",
+    "topology",
+]  # fmt: skip
 
 _OLDEST, _NEWEST = (0, 106), (0, 117)  # PJRT C API versions that were tried; src/pjrt/abi.h
 _INSTALL = (
@@ -51,6 +54,14 @@ class Topology:
     chip: Chip | None  # what is published about a device; None for a generation without an entry in chips.py
     platform_version: str  # of the compiler
     handle: int = field(repr=False)
+
+    def places(self):
+        """{id of a device: its coordinates: of its chip in the torus, then its number on the chip}; () where they are not known"""
+        out, p = {}, _core.TopologyPlace()
+        for i in range(self.device_count):
+            _core.core.tpu_topology_device(self.handle, i, byref(p))
+            out[p.id] = tuple(p.coords[: p.ncoords])
+        return out
 
 
 def topology(name):
@@ -146,6 +157,28 @@ class Fusion:
 
 
 @dataclass(frozen=True)
+class Collective:
+    """A collective of a sharded program, on one device."""
+
+    name: str
+    kind: str  # all-reduce, all-gather, reduce-scatter, all-to-all, collective-permute
+    axes: tuple  # of the mesh, over which it goes
+    devices: int  # in a group
+    bytes: int  # that the device sends, in all runs
+    seconds: float  # on the links, in all runs
+    waited: float  # of them, not hidden behind other work
+    count: int  # runs
+    op: str  # the operator of PyTorch that it comes from
+    where: str  # file:line of the user's program
+
+    def __str__(self):
+        return (
+            f"{self.seconds * 1e6:10.1f} us ({self.waited * 1e6:.1f} waited) {self.bytes / 1e6:10.3f} MB  {self.kind} over "
+            f"{', '.join(self.axes) or '-'} ({self.devices})  {self.op or '-'}  {self.where or '-'}"
+        )
+
+
+@dataclass(frozen=True)
 class Cost:
     """What one run takes on one device."""
 
@@ -158,21 +191,35 @@ class Cost:
     floor: float  # seconds: flops / peak, or inputs and outputs / bandwidth
     parts: dict  # {what it rests on: seconds}
     notes: list  # what the model did not know
+    collectives: dict  # {(kind, axes of the mesh): (bytes that the device sends, seconds on the links, seconds waited)}
+
+    @property
+    def collective_bytes(self):
+        """Bytes that one device sends to others."""
+        return sum(b for b, _, _ in self.collectives.values())
+
+    @property
+    def collective_seconds(self):
+        """Seconds that the links are in use; part "link" of the estimate is what of them is not hidden behind other work."""
+        return sum(s for _, s, _ in self.collectives.values())
 
     def __str__(self):
         parts = ", ".join(f"{k} {v * 1e3:.3f} ms" for k, v in self.parts.items())
         return (
             f"estimated {self.seconds * 1e3:.3f} ms ({parts}; at least {self.floor * 1e3:.3f} ms), "
             f"{self.flops / 1e9:,.3f} GFLOP in products, {self.bytes / 1e6:,.1f} MB accessed"
+            + (f", {self.collective_bytes / 1e6:,.1f} MB sent" if self.collectives else "")
         )
 
 
 class Program:
-    """A program compiled for one device of a topology."""
+    """A program compiled for one device of a topology, or, with a mesh, for all of them: figures are then of one device."""
 
-    def __init__(self, handle, topology, text, parameters=(), outputs=(), result=None):
+    def __init__(self, handle, topology, text, parameters=(), outputs=(), result=None, mesh=None, devices=None):
         self._handle = handle
         self.topology = topology
+        self.mesh = mesh  # of a sharded program: _mesh.Mesh
+        self.devices = devices  # of a sharded program: the id of the device at each position of the mesh, row-major
         self.stablehlo = text  # what was compiled
         self.parameters = list(parameters)  # what each of its inputs is, as Value
         self.outputs = list(outputs)  # the same of its outputs
@@ -193,7 +240,8 @@ class Program:
         _core.core.tpu_aot_memory(self._handle, byref(s))
         kinds = {}
         for p in self.parameters:
-            kinds[p.kind] = kinds.get(p.kind, 0) + p.nbytes
+            n = _mesh.parts(self.mesh, p.place) if self.mesh and p.place else 1
+            kinds[p.kind] = kinds.get(p.kind, 0) + p.nbytes // n
         chip = self.topology.chip
         return Memory(s.arguments, s.outputs, s.aliased, s.temporaries, s.code, s.peak, chip.hbm_bytes if chip else None, kinds)
 
@@ -232,8 +280,9 @@ class Program:
 
     @functools.cached_property
     def _products(self):
-        """{dtype: operations of the products}"""
-        return _flops.count(self.stablehlo)
+        """{dtype: operations of the products}, the share of one device"""
+        n = self.mesh.devices if self.mesh else 1
+        return {d: flops / n if flops % n else flops // n for d, flops in _flops.count(self.stablehlo).items()}
 
     def _time(self):
         chip = self.topology.chip
@@ -247,8 +296,45 @@ class Program:
             m = self.memory()
             # Each dtype's products run at their own peak, one after the other.
             slowest = sum(n / chip.peak(d) for d, n in flops.items()) * chip.peak("bfloat16")
-            self._times = _time.estimate(self.module(), chip, slowest, "bfloat16", m.arguments + m.outputs - m.aliased)
+            self._times = _time.estimate(
+                self.module(), chip, slowest, "bfloat16", m.arguments + m.outputs - m.aliased, self._links(chip)
+            )
         return self._times
+
+    def _links(self, chip):
+        if not self.mesh:
+            return None
+        places = self.topology.places()
+        at = [places[d] for d in self.devices]
+        dims = tuple(max(c) + 1 for c in zip(*at, strict=True))
+        return _links.Links(chip, at if dims else None, dims)
+
+    def _op(self, text):
+        """The operator that an instruction comes from; the compiler calls inputs of the program Arg_0.1."""
+        head, _, number = text.partition("_")
+        number = number.partition(".")[0]
+        if head == "Arg" and number.isdigit() and int(number) < len(self.parameters):
+            return self.parameters[int(number)].name
+        return text
+
+    def _axes(self, c):
+        """The axes of the mesh over which a collective goes."""
+        members = c.group or [p for pair in c.pairs for p in pair]
+        if not self.mesh:
+            return ()
+        at = [self.mesh.position(p) for p in members]
+        return tuple(n for k, n in enumerate(self.mesh.names) if len({a[k] for a in at}) > 1)
+
+    def collectives(self):
+        """What the devices send to each other, costliest first."""
+        out = [
+            Collective(
+                c.name, c.kind, self._axes(c), len(c.group) or 2, c.bytes * c.count, c.seconds * c.count, c.waited * c.count, c.count,
+                self._op(c.op), c.where,
+            )
+            for c in self._time().collectives
+        ]  # fmt: skip
+        return sorted(out, key=lambda c: -c.seconds)
 
     def cost(self):
         """Cost of one run on one device: operations, bytes, and the estimated time in seconds."""
@@ -263,7 +349,15 @@ class Program:
             t.floor,
             t.parts,
             t.notes,
+            self._sent(),
         )
+
+    def _sent(self):
+        out = {}
+        for c in self.collectives():
+            b, s, w = out.get((c.kind, c.axes), (0, 0.0, 0.0))
+            out[c.kind, c.axes] = (b + c.bytes, s + c.seconds, w + c.waited)
+        return out
 
     def mfu(self):
         """Model FLOPs utilization, 0 to 1: the time that the program's products would take at the chip's published peak for
@@ -276,7 +370,16 @@ class Program:
         """The n costliest instructions, costliest first, with the operator and line that they come from."""
         t = self._time()
         return [
-            Fusion(s.name, s.op, s.where, s.seconds, s.seconds / t.seconds if t.seconds else 0.0, s.count, s.source, s.bytes)
+            Fusion(
+                s.name,
+                self._op(s.op),
+                s.where,
+                s.seconds,
+                s.seconds / t.seconds if t.seconds else 0.0,
+                s.count,
+                s.source,
+                s.bytes,
+            )
             for s in t.steps[:n]
         ]
 
@@ -305,14 +408,46 @@ def _compile(text, t, options=None):
     return handle.value
 
 
-def compile(fn, example_inputs=(), *, topology, kwargs=None, state=(), name=None):
-    """Compiles fn(*example_inputs, **kwargs) as one program for one device of a TPU topology, and executes nothing on it.
+def _partitioned(text, t, mesh):
+    """(handle of the program, ids of the devices by position in the mesh)"""
+    ids, data, handle = (ctypes.c_int * mesh.devices)(), text.encode(), c_void_p()
+    _core.core.tpu_topology_assign(t.handle, len(mesh.sizes), (ctypes.c_int64 * len(mesh.sizes))(*mesh.sizes), ids)
+    _core.core.tpu_aot_compile_partitions(t.handle, data, len(data), ids, byref(handle))
+    return handle.value, list(ids)
+
+
+def _placing(t, mesh, placements):
+    if mesh is None:
+        if placements is not None:
+            raise ValueError("torch.tpu.aot.compile: placements are those on a mesh, but mesh=None")
+        return None
+    mesh = _mesh.mesh_of(mesh)
+    if mesh.devices != t.device_count:
+        raise ValueError(
+            f"torch.tpu.aot.compile: the mesh {mesh} has {mesh.devices} devices, but {t.name} has {t.device_count}: a program is "
+            "compiled for all devices of a topology, so make them equal"
+        )
+    return _mesh.Placing(mesh, placements or {})
+
+
+constrain = _mesh.constrain
+
+
+def compile(fn, example_inputs=(), *, topology, mesh=None, placements=None, kwargs=None, state=(), name=None):
+    """Compiles fn(*example_inputs, **kwargs) as one program for one device of a TPU topology, or for all of them, and executes
+    nothing on it.
 
     fn: a module or any function: a forward pass, a loss with backward(), a whole training step with an optimizer. It is run
         once with tensors that have no values (twice when an optimizer has no state yet), so reading a value in it is an error.
     example_inputs: a tuple of what it is called with. Tensors give shape and dtype only: they may be real, on the meta device,
         or fake; parameters and buffers of modules likewise. Nothing is written to them.
     topology: a name such as "v5e:2x2", or a Topology.
+    mesh: of a sharded program: the axes over which the devices of the topology are laid, {"data": 4, "model": 4}, or
+        ((4, 4), ("data", "model")), or a DeviceMesh. The compiler divides the program among them.
+    placements: where parameters and inputs are on the mesh: {name or pattern of names: placements}, or a function that gives
+        them for a Value, or None. Names are those of program.parameters ("layers.*.weight", "argument 0"); placements those of
+        torch.distributed.tensor, one for each axis, (Shard(0), Replicate()), or {"data": Shard(0)}. What is not named
+        replicates; gradients and optimizer states are where their parameter is. See also constrain().
     state: modules, optimizers and tensors that the function uses; needed only for those that are not found from the function
         itself (its closure, the globals that it names, and what it is bound to).
 
@@ -328,14 +463,19 @@ def compile(fn, example_inputs=(), *, topology, kwargs=None, state=(), name=None
         example_inputs = (example_inputs,)
     t = topology if isinstance(topology, Topology) else globals()["topology"](topology)
     name = name or getattr(fn, "__qualname__", type(fn).__name__)
-    captured = _trace.capture(fn, tuple(example_inputs), kwargs or {}, state, name)
+    placing = _placing(t, mesh, placements)
+    captured = _trace.capture(fn, tuple(example_inputs), kwargs or {}, state, name, placing)
     if not captured.text:
         raise ValueError(f"torch.tpu.aot.compile: {name} returns no tensor and writes to none, so there is nothing to compile")
+    mesh, devices = placing and placing.mesh, None
     try:
-        handle = _compile(captured.text, t)
+        if mesh:
+            handle, devices = _partitioned(captured.text, t, mesh)
+        else:
+            handle = _compile(captured.text, t)
     except torch.OutOfMemoryError as error:
         raise torch.OutOfMemoryError(_out_of_memory(error, t, captured)) from None
-    return Program(handle, t, captured.text, captured.parameters, captured.outputs, captured.result)
+    return Program(handle, t, captured.text, captured.parameters, captured.outputs, captured.result, mesh, devices)
 
 
 def _out_of_memory(error, t, captured):

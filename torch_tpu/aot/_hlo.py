@@ -120,7 +120,11 @@ class Instruction:
     fusion: str = ""
     config: dict = field(default_factory=dict)
     where: str = ""  # file:line
-    groups: list = field(default_factory=list)
+    group: list = field(default_factory=list)  # of a collective: the first of its groups of partitions, as wide as the others
+    pairs: list = field(default_factory=list)  # of a collective-permute: (from, to)
+    index: int = 0  # of get-tuple-element
+    number: int | None = None  # of a constant: an integer of rank 0
+    direction: str = ""  # of a comparison
 
     @property
     def cycles(self):
@@ -144,6 +148,7 @@ class Computation:
     name: str
     id: int
     instructions: list  # in the order of the schedule
+    root: int = 0  # id of the instruction that is its result
 
 
 @dataclass
@@ -169,6 +174,72 @@ class Module:
                 out.append(f"  {i.name} = {i.shape} {i.opcode}({args}){calls}" + (f"  // {tail}" if tail else ""))
             out.append("}")
         return "\n".join(out) + "\n"
+
+
+def _integers(b):
+    """The integer of a literal of rank 0 (LiteralProto); None: it is something else."""
+    found = None
+    for n, v in _fields(b):
+        if n == 1 and _shape(v).dims:
+            return None
+        if n in (4, 5, 6, 7):
+            x = (_numbers(v) or [0])[0]
+            found = x - (1 << 64) if n in (4, 5) and x >> 63 else x
+    return found
+
+
+def _groups(field_number, b):
+    """The first group of partitions. Three ways of writing: all groups; numbers in the order of a transposed grid; axes of a
+    mesh."""
+    fields = list(_fields(b))
+    if field_number == 87:  # CollectiveDeviceListProto
+        for n, v in fields:
+            if n == 1:
+                return [x for k, y in _fields(v) if k == 1 for x in _numbers(y)]
+            if n == 2:
+                return _groups(92, v)
+        return []
+    if field_number == 92:  # IotaReplicaGroupListProto
+        each, dims, order = 0, [], []
+        for n, v in fields:
+            if n == 2:
+                each = v
+            elif n == 3:
+                dims += _numbers(v)
+            elif n == 4:
+                order += _numbers(v)
+        return [_iota(dims, order or list(range(len(dims))), i) for i in range(each)]
+    sizes, chosen = [], []  # MeshAxesReplicaGroupListProto
+    for n, v in fields:
+        if n == 1:
+            sizes = [dict(_fields(x)).get(2, 1) for k, x in _fields(v) if k == 1]
+        elif n == 2:
+            a = dict(_fields(v))
+            part = dict(_fields(a[2])) if 2 in a else None
+            chosen.append((a.get(1, 0), part))
+    strides = [1] * len(sizes)
+    for i in range(len(sizes) - 2, -1, -1):
+        strides[i] = strides[i + 1] * sizes[i + 1]
+    group = [0]
+    for axis, part in chosen:
+        n, stride = sizes[axis], strides[axis]
+        if part:  # a part of the axis: after pre_size, of size
+            n = part.get(2, 1)
+            stride *= sizes[axis] // (part.get(1, 1) * n)
+        group = [g + i * stride for g in group for i in range(n)]
+    return group
+
+
+def _iota(dims, order, i):
+    """Element i of a grid of numbers in row-major order, transposed and read in row-major order again."""
+    at = [0] * len(dims)
+    for k in reversed(order):
+        at[k] = i % dims[k]
+        i //= dims[k]
+    out = 0
+    for d, x in zip(dims, at, strict=True):
+        out = out * d + x
+    return out
 
 
 def _layout(shape, b):
@@ -210,8 +281,12 @@ def _instruction(b):
                     out.op = x.decode("utf-8", "replace")
                 elif k == 15:
                     out.frame = x
+        elif n == 8:
+            out.number = _integers(v)
         elif n == 11:
             out.fusion = v.decode()
+        elif n == 13:
+            out.index = v
         elif n == 28:
             out.target = v.decode("utf-8", "replace")
         elif n == 35:
@@ -225,8 +300,15 @@ def _instruction(b):
                 out.config = json.loads(v)
             except ValueError:
                 out.config = {}
-        elif n == 49:
-            out.groups.append([x for k, y in _fields(v) if k == 1 for x in _numbers(y)])
+        elif n == 49 and not out.group:
+            out.group = [x for k, y in _fields(v) if k == 1 for x in _numbers(y)]
+        elif n == 52:
+            pair = dict(_fields(v))
+            out.pairs.append((pair.get(1, 0), pair.get(2, 0)))
+        elif n == 63:
+            out.direction = v.decode()
+        elif n in (87, 92, 93) and v:
+            out.group = _groups(n, v)
     return out
 
 
@@ -268,6 +350,8 @@ def read(data):
                     c.instructions.append(_instruction(x))
                 elif k == 5:
                     c.id = x
+                elif k == 6:
+                    c.root = x
             comps[c.id] = c
         elif n == 6:
             entry = v

@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_tpu import _core
+from torch_tpu.aot import _mesh
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Value:
     kind: str  # argument, parameter, buffer, gradient, optimizer, tensor, result, random
     shape: tuple
     dtype: torch.dtype
+    place: tuple | None = None  # for each axis of the mesh the dim that is split over it, or -1; None: no mesh, or not known
 
     @property
     def nbytes(self):
@@ -120,7 +122,7 @@ class _State:
     """The tensors that become inputs."""
 
     def __init__(self, fn, args, kwargs, extra):
-        self.items, self.kept, self.ids = [], [], {}
+        self.items, self.owners, self.ids = [], {}, {}
         self.optimizers, modules = [], []
         arguments = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         for i, t in enumerate(arguments):
@@ -146,12 +148,14 @@ class _State:
                     self._add(p, f"optimizer {k} group {g} parameter {i}", "parameter")
         for t, name, kind in list(self.items):
             if kind in ("parameter", "argument", "tensor") and t.is_leaf and t.grad is not None:
-                self._add(t.grad, name, "gradient")
+                self._add(t.grad, name, "gradient", t)
         self.grads = [(t, t.grad) for t, _, _ in self.items if t.is_leaf and t.requires_grad]
 
-    def _add(self, t, name, kind):
+    def _add(self, t, name, kind, owner=None):
         if id(t) in self.ids:
             return
+        if owner is not None and id(owner) in self.ids and owner.shape == t.shape:
+            self.owners[len(self.items)] = self.ids[id(owner)]
         if t.layout != torch.strided:
             raise NotImplementedError(
                 f"torch.tpu.aot.compile: {kind} {name} is a {t.layout} tensor; only dense ones can be compiled ahead of time"
@@ -166,7 +170,20 @@ class _State:
                 name = self.items[self.ids[id(p)]][1] if id(p) in self.ids else "?"
                 for key, t in state.items():
                     if isinstance(t, torch.Tensor) and not _is_number(t):
-                        self._add(t, f"{name} {key}", "optimizer")
+                        self._add(t, f"{name} {key}", "optimizer", p)
+
+    def values(self):
+        """What the inputs are."""
+        return [Value(name, kind, tuple(t.shape), t.dtype) for t, name, kind in self.items]
+
+    def place(self, placing):
+        """The place of each input on the mesh: gradients and states of optimizers are where their parameter is."""
+        out = []
+        for i, v in enumerate(self.values()):
+            owner = self.owners.get(i)
+            out.append(tuple(placing.of(v, None if owner is None else list(out[owner]))))
+        placing.check([name for _, name, _ in self.items])
+        return out
 
     def incomplete(self):
         """Whether an optimizer has yet to make its state."""
@@ -249,17 +266,22 @@ def _exchange(t, other):
 class _Run:
     """One capture of a function."""
 
-    def __init__(self, state, name):
+    def __init__(self, state, name, mesh=None, places=None):
         self.state, self.name, self.pairs = state, name, []
+        self.mesh, self.places = mesh, places
 
     def __enter__(self):
         ops = torch.ops.torch_tpu
         ops.capture_begin(torch.device("tpu", torch.tpu.current_device()), True)
         try:
+            if self.mesh:
+                ops.capture_mesh(list(self.mesh.names), list(self.mesh.sizes))
             for t, _ in self.state.grads:
                 t.grad = None
-            for t, _, _ in self.state.items:
+            for i, (t, _, _) in enumerate(self.state.items):
                 other = _stand_in(t)
+                if self.places:
+                    self._place(i)
                 _exchange(t, other)
                 self.pairs.append((t, other))
             for t, g in self.state.grads:
@@ -268,6 +290,16 @@ class _Run:
             self._leave()
             raise
         return self
+
+    def _place(self, i):
+        try:
+            torch.ops.torch_tpu.capture_place(i, list(self.places[i]))
+        except (ValueError, IndexError, RuntimeError) as error:
+            t, name, kind = self.state.items[i]
+            raise ValueError(
+                f"torch.tpu.aot.compile: {kind} {name} {list(t.shape)} cannot be placed as "
+                f"({_mesh.words(self.mesh, self.places[i])}): {str(error).splitlines()[0]}"
+            ) from None
 
     def _leave(self):
         torch.ops.torch_tpu.capture_drop()
@@ -285,7 +317,7 @@ class _Run:
 
     def call(self, fn, args, kwargs):
         try:
-            with _conditions():
+            with _conditions(), _mesh.current(self.mesh):
                 return fn(*args, **kwargs)
         except Exception as error:
             if torch.ops.torch_tpu.capture_drop():
@@ -305,12 +337,14 @@ class _Run:
                 outputs.append(x.detach())
                 values.append(Value(f"result {i}", "result", tuple(x.shape), x.dtype))
                 leaves[i] = values[-1]
+        at_of = self.places or [None] * len(self.state.items)
         known = {id(g) for _, g in self.state.grads if g is not None}
         for t, _ in self.state.grads:
             g = t.grad
             if g is not None and id(g) not in known and g.device.type == "tpu":
-                outputs.append(g.detach())
-                values.append(Value(self.state.items[stand[id(t)]][1], "gradient", tuple(g.shape), g.dtype))
+                at = at_of[stand[id(t)]]
+                outputs.append(g.detach() if at is None else ops.capture_constrain(g.detach(), list(at)))
+                values.append(Value(self.state.items[stand[id(t)]][1], "gradient", tuple(g.shape), g.dtype, at))
         for name, t in self._new_state(stand):
             outputs.append(t.detach())
             values.append(Value(name, "optimizer" if " " in name else "buffer", tuple(t.shape), t.dtype))
@@ -320,7 +354,9 @@ class _Run:
             text, parameters, places, _ = ops.graph_text(handle)
         finally:
             ops.release_graph(handle)
-        inputs = [Value(name, kind, tuple(t.shape), t.dtype) for t, name, kind in self.state.items]
+        inputs = self.state.values()
+        for v, at in zip(inputs, at_of, strict=True):
+            v.place = at
         constant = Value("a tensor of the function", "tensor", (), torch.uint8)
         new = iter(values)
         return Captured(
@@ -352,8 +388,9 @@ def _line(error):
     return found
 
 
-def capture(fn, args, kwargs, extra, name):
-    """Captures fn(*args, **kwargs). The function is run once, and once before when an optimizer has no state yet."""
+def capture(fn, args, kwargs, extra, name, placing=None):
+    """Captures fn(*args, **kwargs). The function is run once, and once before when an optimizer has no state yet. placing: the
+    mesh and the places of a sharded program (_mesh.Placing)."""
     torch.tpu.init()
     state = _State(fn, args, kwargs, extra)
     with _restored(state.optimizers):
@@ -362,6 +399,7 @@ def capture(fn, args, kwargs, extra, name):
                 run.call(fn, args, kwargs)
             gc.collect()
         state.add_optimizer_state()
-        with _Run(state, name) as run:
+        places = state.place(placing) if placing else None
+        with _Run(state, name, placing and placing.mesh, places) as run:
             out = run.end(run.call(fn, args, kwargs))
     return out

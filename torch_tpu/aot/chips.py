@@ -14,7 +14,9 @@ class Chip:
     hbm_bandwidth: float  # bytes a second
     hbm_bytes: int  # bytes that a program may use: what libtpu's compiler gives as the limit
     hbm_published: float  # bytes, as published
-    ici_bandwidth: float  # bytes a second over all links, both directions together
+    ici_bandwidth: float  # bytes a second over all links between chips, both directions together
+    directions: int  # of the torus that those links make
+    devices: int  # on one chip
     clock: float  # cycles a second, in which the compiler's estimated_cycles are counted
     sources: tuple
 
@@ -31,7 +33,7 @@ _DOCS = "https://docs.cloud.google.com/tpu/docs/"
 _CLOCK = "clock: peak / {} operations a cycle (inferred from libtpu 0.0.52's cycles for a large product)"
 
 
-def _chip(name, bf16, int8, bandwidth, hbm_limit, hbm, ici, per_cycle, page, fp8=None):
+def _chip(name, bf16, int8, bandwidth, hbm_limit, hbm, ici, directions, devices, per_cycle, page, fp8=None):
     flops = {"bfloat16": bf16, "float16": bf16, "float32": bf16, "int8": int8, "uint8": int8}
     for d in ("float8_e5m2", "float8_e4m3fn"):
         flops[d] = fp8 or bf16
@@ -42,6 +44,8 @@ def _chip(name, bf16, int8, bandwidth, hbm_limit, hbm, ici, per_cycle, page, fp8
         hbm_limit,
         hbm,
         ici,
+        directions,
+        devices,
         bf16 / per_cycle,
         (
             f"peak operations, HBM size and bandwidth, inter-chip bandwidth: {_DOCS}{page}",
@@ -53,16 +57,17 @@ def _chip(name, bf16, int8, bandwidth, hbm_limit, hbm, ici, per_cycle, page, fp8
 
 GIB = 1 << 30
 
-# name, bfloat16 peak, int8 peak, HBM bytes a second, usable bytes, published bytes, ICI bytes a second, operations a cycle
+# name, bfloat16 peak, int8 peak, HBM bytes a second, usable bytes, published bytes, ICI bytes a second, directions of the torus, devices a chip,
+# operations a cycle
 CHIPS = {
     c.name: c
     for c in (
-        _chip("v5e", 197e12, 393e12, 819e9, int(15.75 * GIB), 16e9, 400e9, 1 << 17, "v5e"),
-        _chip("v5p", 459e12, 918e12, 2765e9, int(95.74 * GIB), 95 * GIB, 1200e9, 1 << 18, "v5p"),
-        _chip("v6e", 918e12, 1836e12, 1638e9, int(31.25 * GIB), 32e9, 800e9, 1 << 19, "v6e"),
+        _chip("v5e", 197e12, 393e12, 819e9, int(15.75 * GIB), 16e9, 400e9, 2, 1, 1 << 17, "v5e"),
+        _chip("v5p", 459e12, 918e12, 2765e9, int(95.74 * GIB), 95 * GIB, 1200e9, 3, 1, 1 << 18, "v5p"),
+        _chip("v6e", 918e12, 1836e12, 1638e9, int(31.25 * GIB), 32e9, 800e9, 2, 1, 1 << 19, "v6e"),
         # v5p's int8 peak is not on Google's page: https://aiwiki.ai/wiki/google_tpu_v5p gives it.
         # Two devices a chip, each with half of it. No int8 peak is published: it counts as bfloat16.
-        _chip("tpu7x", 1153.5e12, 1153.5e12, 3690e9, int(94.75 * GIB), 96 * GIB, 600e9, 1 << 19, "tpu7x", fp8=2307e12),
+        _chip("tpu7x", 1153.5e12, 1153.5e12, 3690e9, int(94.75 * GIB), 96 * GIB, 600e9, 3, 2, 1 << 19, "tpu7x", fp8=2307e12),
     )
 }
 
@@ -71,7 +76,7 @@ FORMS = {
     "v3": ("v3:2x2",),
     "v4": ("v4:2x2x1",),
     "v5e": ("v5e:2x2", "v5e:16x16"),
-    "v5p": ("v5p:2x2x1", "v5p:8x8x8"),
+    "v5p": ("v5p:2x2x1", "v5p:16x20x28"),
     "v6e": ("v6e:2x2", "v6e:16x16"),
     "tpu7x": ("tpu7x:2x2x1", "tpu7x:16x16x32"),
 }
