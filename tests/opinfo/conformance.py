@@ -31,6 +31,7 @@ RUNS = {
     "optim": (["--suite", "optim", "--grad", "--variants", "all"], "torch.optim optimizers"),
     "foreach": (["--suite", "foreach", "--grad", "--variants", "all"], "_foreach_* and _fused_* lists"),
     "float32": (["--dtypes", "float32", "--grad", "--variants"], "OpInfo, float32; gradients, in-place, out="),
+    "compiled": (["--dtypes", "float32", "--grad", "--compile"], "OpInfo through torch.compile, float32; gradients"),
     "float64": (["--dtypes", "float64"], "OpInfo forward, float64"),
     "complex64": (["--dtypes", "complex64"], "OpInfo forward, complex64"),
     "float16": (["--dtypes", "float16"], "OpInfo forward, float16"),
