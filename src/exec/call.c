@@ -118,13 +118,14 @@ static tpu_err *choose_base(call_state *cs, call_tensor *ct, const tpu_store *s)
   return NULL;
 }
 
-/* A dim of one element may have any stride. No view depends on it, but PyTorch's shape functions do: they take the
- * order of the results' dims from it. So it is part of the key, unless it is what a contiguous tensor has. */
-static tpu_err *put_shape(call_state *cs, uint64_t head, const tpu_tensor *t) {
+/* A dim of one element may have any stride, and so may all dims of a tensor without elements. No view depends on it,
+ * but PyTorch's shape functions do: they take the order of the results' dims from it. So it is part of the key, unless
+ * it is what a contiguous tensor has. */
+static tpu_err *put_shape(call_state *cs, uint64_t head, const tpu_tensor *t, bool empty) {
   uint64_t odd = 0;
   int64_t natural = 1;
   for (int i = t->ndim - 1; i >= 0; i--) {
-    odd |= t->sizes[i] <= 1 && t->strides[i] != natural;
+    odd |= (empty || t->sizes[i] <= 1) && t->strides[i] != natural;
     natural *= t->sizes[i] ? t->sizes[i] : 1;
   }
   TPU_TRY(put(cs, head | odd << 37));
@@ -158,20 +159,20 @@ static tpu_err *add_tensor(tpu_call *c, call_state *cs, const tpu_value *v, cons
   ct->store = s->number;
   head |= (uint64_t)!s->buf << 33 | (uint64_t)(uint32_t)s->number << 40;
   for (int i = 0; i < t->ndim; i++) ct->empty |= t->sizes[i] == 0;
-  if (ct->empty) return put_shape(cs, head | (uint64_t)1 << 35, t);
+  if (ct->empty) return put_shape(cs, head | (uint64_t)1 << 35, t, true);
   view_shape shape = {(tpu_dtype)t->dtype, t->ndim, t->sizes, t->strides, t->offset};
   if (s->buf) {
     view_base own = {(tpu_dtype)s->dtype, s->ndim, s->dims};
     if (view_is_whole(&own, &shape)) {
       ct->whole = true;
       ct->base = (view_base){own.dtype, own.ndim, t->sizes};
-      return put_shape(cs, head | (uint64_t)1 << 32, t);
+      return put_shape(cs, head | (uint64_t)1 << 32, t, false);
     }
   }
   TPU_TRY(choose_base(cs, ct, s));
   if (view_is_whole(&ct->base, &shape)) {
     ct->whole = true;
-    return put_shape(cs, head | (uint64_t)1 << 32, t);
+    return put_shape(cs, head | (uint64_t)1 << 32, t, false);
   }
   if (s->buf) {
     int64_t have = 1;
@@ -195,7 +196,7 @@ static tpu_err *add_tensor(tpu_call *c, call_state *cs, const tpu_value *v, cons
   if (!*p && !(*p = mem_alloc(sizeof **p))) return err_nomem();
   TPU_TRY(view_solve(&ct->base, &shape, *p));
   ct->plan = cs->nplans++;
-  TPU_TRY(put_shape(cs, head | (uint64_t)ct->grown << 36, t));
+  TPU_TRY(put_shape(cs, head | (uint64_t)ct->grown << 36, t, false));
   TPU_TRY(put(cs, ct->base.dtype | (uint64_t)ct->base.ndim << 8 | (uint64_t)(*p)->nwords << 24 |
                       (uint64_t)(*p)->start_dtype << 56));
   TPU_TRY(put_words(cs, ct->base.dims, (size_t)ct->base.ndim));

@@ -24,6 +24,26 @@ static bool align(bucket_op *o, int i, int d, ir_extent *have) {
   return node_ok(o->b->g);
 }
 
+/* Dim d of operand i is indexed by number, so what counts has to stand in front of it. */
+static bool to_front(bucket_op *o, int i, int d, ir_linear *count) {
+  ir_extent *e = &o->in[i][d];
+  if (bucket_count(e, count)) return true;
+  *count = (ir_linear){.c = 1};
+  for (int k = 0; k < e->natoms; k++) {
+    const ir_atom *a = &e->atoms[k];
+    if (!a->known || (!bucket_fixed(&a->count) && !bucket_fixed(count)))
+      return bucket_refuse(o, "goes along a dim whose size is a product of sizes that change");
+    ir_linear f = bucket_fixed(&a->count) ? *count : a->count;
+    int64_t by = bucket_fixed(&a->count) ? a->count.c : count->c;
+    count->c = f.c * by;
+    for (int s = 0; s < IR_MAX_SYMBOLS; s++) count->k[s] = f.k[s] * by;
+  }
+  ir_extent front = bucket_prefix(o->b, o->ops[0]->in[i]->dims[d], count);
+  o->ops[0]->in[i] = bucket_relayout(o->b, o->ops[0]->in[i], d, e, &front);
+  *e = front;
+  return node_ok(o->b->g);
+}
+
 /* Whether dim d of operand i is as large as dim e of `other`, an operand (at >= 0) or the result, in all samples: so that a
  * part of this size is all of it. */
 static bool whole(const bucket_op *o, int i, int d, int at, int e) {
@@ -293,7 +313,8 @@ static bool slice(bucket_op *o) {
       continue;
     }
     if (step[d] != 1) return bucket_refuse(o, "steps through a dim that changes");
-    if (dynamic && !bucket_count(&o->in[0][d], &count)) return bucket_refuse(o, "cuts a dim that is a product");
+    if (dynamic && !to_front(o, 0, d, &count)) return false;
+    x = op->in[0];
     o->out[0][d] = bucket_prefix(b, stored, &size);
     if (fixed) {
       from[d] = start[d].c;
@@ -321,10 +342,11 @@ static bool is_constant(val v, int64_t *out) {
 static bool dynamic_slice(bucket_op *o) {
   ir_op *op = o->ops[0];
   for (int d = 0; d < op->in[0]->ndim; d++) {
+    ir_linear count;
+    if (!whole(o, 0, d, -1, d) && !to_front(o, 0, d, &count)) return false;
     o->out[0][d] = o->in[0][d];
     if (whole(o, 0, d, -1, d)) continue;
     int64_t *sizes = arena_alloc(&o->b->g->mem, (size_t)o->b->nrows * sizeof *sizes);
-    ir_linear count;
     int64_t start;
     if (!sizes) return false;
     for (int r = 0; r < o->b->nrows; r++) sizes[r] = o->ops[r]->out[0].dims[d];
@@ -342,18 +364,21 @@ static bool dynamic_slice(bucket_op *o) {
 static bool dynamic_update_slice(bucket_op *o) {
   ir_op *op = o->ops[0];
   ir_graph *g = o->b->g;
-  val x = op->in[0], update = op->in[1];
   bool which[IR_MAX_RANK] = {false}, part = false;
   int64_t zeros[IR_MAX_RANK] = {0}, high[IR_MAX_RANK] = {0};
-  for (int d = 0; d < x->ndim; d++) {
+  for (int d = 0; d < op->in[0]->ndim; d++) {
+    ir_linear count;
+    bool all = whole(o, 0, d, 1, d);
+    if (!all && !(to_front(o, 0, d, &count) && to_front(o, 1, d, &count))) return false;
     o->out[0][d] = o->in[0][d];
-    if (whole(o, 0, d, 1, d)) {
+    if (all) {
       if (!align(o, 1, d, &o->out[0][d])) return false;
     } else if (bucket_is_dynamic(&o->in[1][d])) {
       which[d] = part = true;
-      high[d] = update->dims[d];
+      high[d] = op->in[1]->dims[d];
     }
   }
+  val x = op->in[0], update = op->in[1];
   if (!part) {
     bucket_keep(o);
     return true;
@@ -391,7 +416,7 @@ static bool pad(bucket_op *o) {
     }
     if (same && bucket_fixed(&low[d]) && !low[d].c && !interior[d]) continue;
     if (dynamic && interior[d]) return bucket_refuse(o, "spreads a dim that changes");
-    if (dynamic && !bucket_count(&o->in[0][d], &count)) return bucket_refuse(o, "pads a dim that is a product");
+    if (dynamic && !to_front(o, 0, d, &count)) return false;
     if (!bucket_fit(o->b, sizes, &count)) return bucket_refuse(o, "gives a size that is not understood");
     o->out[0][d] = bucket_prefix(o->b, sizes[0], &count);
     which[d] = dynamic;
@@ -432,7 +457,7 @@ static bool concatenate(bucket_op *o) {
       if (!align(o, i, d, &o->out[0][d])) return false;
   }
   for (int i = 0; i < op->nin; i++) {
-    if (!bucket_count(&o->in[i][along], &counts[i])) return bucket_refuse(o, "joins a dim that is a product");
+    if (!to_front(o, i, (int)along, &counts[i])) return false;
     moves = moves || (i + 1 < op->nin && !bucket_fixed(&counts[i]));
   }
   if (!moves) {
@@ -666,6 +691,13 @@ static bool gather(bucket_op *o) {
   if (offset.n < 0 || collapsed.n < 0 || batching.n < 0 || of_index.n != batching.n || vector.n != 1 ||
       bucket_attr_linear(o, "slice_sizes", sizes) != x->ndim)
     return bucket_refuse(o, "has numbers that depend on sizes in a way that is not understood");
+  for (int d = 0; d < x->ndim; d++) { /* a part is taken by its number */
+    ir_linear count;
+    bool all = in_list(&batching, d) || !bucket_is_dynamic(&o->in[0][d]);
+    for (int r = 0; !all && r < o->b->nrows && bucket_at(o->b, &sizes[d], r) == o->ops[r]->in[0]->dims[d]; r++)
+      all = r + 1 == o->b->nrows;
+    if (!all && !to_front(o, 0, d, &count)) return false;
+  }
   for (int i = 0; i < batching.n; i++) {
     if (!align(o, 0, (int)batching.dims[i], &o->in[1][of_index.dims[i]])) return false;
   }
@@ -700,6 +732,11 @@ static bool scatter(bucket_op *o) {
   if (window.n < 0 || inserted.n < 0 || batching.n < 0 || of_index.n != batching.n || vector.n != 1 ||
       !bucket_same_attrs(o))
     return bucket_refuse(o, "has numbers that depend on sizes in a way that is not understood");
+  dim_list scattered = dims_of(o, "scatter_dims_to_operand_dims");
+  for (int i = 0; i < scattered.n; i++) { /* written by number */
+    ir_linear count;
+    if (!to_front(o, 0, (int)scattered.dims[i], &count)) return false;
+  }
   memcpy(o->out[0], o->in[0], (size_t)x->ndim * sizeof(ir_extent));
   for (int i = 0; i < batching.n; i++) {
     if (!align(o, 1, (int)of_index.dims[i], &o->out[0][batching.dims[i]])) return false;
@@ -748,7 +785,12 @@ static bool sort(bucket_op *o) {
     return true;
   }
   ir_linear count;
-  if (!bucket_count(&o->in[0][along], &count)) return bucket_refuse(o, "runs along a dim that is a product");
+  if (!bucket_count(&o->in[0][along], &count)) {
+    for (int i = 0; i < n; i++) {
+      if (!to_front(o, i, (int)along, &count)) return false;
+      o->out[i][along] = o->in[i][along];
+    }
+  }
   bool which[IR_MAX_RANK] = {false};
   which[along] = true;
   const int64_t *dims = op->in[0]->dims;
@@ -789,7 +831,8 @@ static bool top_k(bucket_op *o) {
   bool which[IR_MAX_RANK] = {false};
   which[last] = true;
   ir_linear count;
-  if (!bucket_same_attrs(o) || !bucket_count(&o->in[0][last], &count)) return bucket_refuse(o, "takes a number that changes");
+  if (!bucket_same_attrs(o)) return bucket_refuse(o, "takes a number that changes");
+  if (!to_front(o, 0, last, &count)) return false;
   if (!mask_operand(o, 0, which, ir_const_min(o->b->g, op->in[0]->dtype, 0, NULL))) return false;
   for (int i = 0; i < 2; i++) {
     memcpy(o->out[i], o->in[0], (size_t)last * sizeof(ir_extent));

@@ -421,3 +421,11 @@ def test_sizes_of_one_among_transposed_dimensions():
     got.view(sizes)[:, :, 1] = -1.0
     want.view(sizes)[:, :, 1] = -1.0
     same(got, want)
+
+
+def test_the_order_of_a_tensor_without_elements_is_that_of_this_call():
+    x = torch.empty(0, 5, 2, 3, device=DEVICE)
+    for fmt in (torch.contiguous_format, torch.channels_last, torch.contiguous_format):
+        y = x.to(memory_format=fmt)
+        got, want = (torch.nn.functional.batch_norm(z, None, None, training=True) for z in (y, y.cpu()))
+        assert got.stride() == want.stride() == y.stride()
