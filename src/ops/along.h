@@ -46,8 +46,8 @@ val t_search(op_ctx *c, val seq, val v, bool right);
 void t_arg_reduce(op_ctx *c, val x, int dim, bool max, bool keep, val *value, val *index);
 
 /* Inclusive scan in place of n values of equal dims. f joins an earlier and a later part and must be associative; f of
- * identity (n scalars) and b is b. Work is O(size), in O(log size) loops of 32 steps; exact for integers. cheap: f costs
- * no more than reading its arguments, and may be applied several times an element. */
+ * identity (n scalars) and b is b. Work is O(size), in O(log size) loops of 32 steps; exact for integers. cheap: f
+ * costs no more than reading its arguments, and may be applied several times an element. */
 typedef void (*t_combine)(op_ctx *c, const val *earlier, const val *later, val *out);
 void t_scan(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f, bool cheap);
 /* Sums along dim; x's dtype (reduced floats in float32 inside). */
