@@ -280,14 +280,14 @@ TPU_API TPU_MUST tpu_err *tpu_capture_end(const tpu_tensor *outputs, int noutput
                                           tpu_graph **out);
 /* One graph for all sizes of a bucket. The same is captured for several values of the sizes that change (symbols): all
  * but the last end as samples, the last one, with the largest values, as the graph. Its inputs are then: those of the
- * capture, where one whose size changes is flat (1-D: as many elements as it has when padded; those of the true size stand
- * in front, densely); and behind them each symbol's value, a 0-d int64 on the CPU. Results whose size changes are flat too,
- * or padded as they are. What cannot be padded, or makes another program for other sizes, is an error that says what it
- * is. */
+ * capture, where one whose size changes is flat (1-D: as many elements as it has when padded; those of the true size
+ * stand in front, densely); and behind them each symbol's value, a 0-d int64 on the CPU. Results whose size changes are
+ * flat too, or padded as they are. What cannot be padded, or makes another program for other sizes, is an error that
+ * says what it is. */
 typedef struct {
-  int nsymbols, nsamples;  /* up to 4 symbols */
+  int nsymbols, nsamples; /* up to 4 symbols */
   tpu_graph *const *samples;
-  const int64_t *values; /* [nsamples + 1][nsymbols]: of this capture, then of each sample */
+  const int64_t *values;         /* [nsamples + 1][nsymbols]: of this capture, then of each sample */
   const int64_t *const *layouts; /* of each input: what tpu_graph_layout gave, when it comes padded; else NULL */
   const bool *flat;              /* of each output: whether it is to be flat when its size changes */
 } tpu_bucket;
@@ -297,7 +297,8 @@ TPU_API TPU_MUST tpu_err *tpu_capture_sizes_vary(void);
 TPU_API TPU_MUST tpu_err *tpu_capture_end_sample(const tpu_tensor *outputs, int noutputs, tpu_graph **out);
 TPU_API TPU_MUST tpu_err *tpu_capture_end_bucket(const tpu_tensor *outputs, int noutputs, const char *op,
                                                  const char *name, const tpu_bucket *bucket, tpu_graph **out);
-/* How a padded result lies in its storage: numbers for `layouts`, lent; NULL (and *n 0) when its size does not change. */
+/* How a padded result lies in its storage: numbers for `layouts`, lent; NULL (and *n 0) when its size does not change.
+ */
 TPU_API const int64_t *tpu_graph_layout(const tpu_graph *g, int result, int *n);
 /* Gives the capture up. True when something was asked in it that no graph can do (a read, an operator on the CPU). */
 TPU_API bool tpu_capture_drop(void);

@@ -170,10 +170,12 @@ tpu_err *tpu_copy_to_host(const tpu_tensor *src, void *host) {
   bool plain = dense(src) && src->offset == 0 && !(src->flags & (TPU_TENSOR_CONJ | TPU_TENSOR_NEG)) &&
                (!s->buf || (s->dtype == src->dtype && value_bytes(s) == (int64_t)nbytes));
   size_t all = s->buf ? (size_t)value_bytes(s) : 0, at = (size_t)src->offset * tpu_dtype_size((tpu_dtype)src->dtype);
-  bool inside = dense(src) && !(src->flags & (TPU_TENSOR_CONJ | TPU_TENSOR_NEG)) && all == s->nbytes && at + nbytes <= all;
+  bool inside =
+      dense(src) && !(src->flags & (TPU_TENSOR_CONJ | TPU_TENSOR_NEG)) && all == s->nbytes && at + nbytes <= all;
   ex_unlock();
   if (plain) return download(s, host, nbytes);
-  if (inside && (all <= SMALL_VALUE || nbytes >= all / 4)) { /* all of it is read, for no program needs to be compiled */
+  if (inside &&
+      (all <= SMALL_VALUE || nbytes >= all / 4)) { /* all of it is read, for no program needs to be compiled */
     char *value = mem_alloc(all);
     if (!value) return err_nomem();
     tpu_err *e = download(s, value, all);

@@ -1,9 +1,10 @@
 /* bucket.c - a program for one size made into one for all sizes of a bucket: ir_bucket (ir.h).
  *
- * The same program made for several sizes is compared, operation by operation. What is equal in all of them does not depend
- * on sizes; a number that differs must be a linear function of the symbols. So the graph for the largest size tells for
- * every value which of its elements count at a smaller size. The others hold anything (NaN too): an operation that would
- * mix them with those that count gets them masked first (bucket_rules.c). Whatever has no rule is refused. */
+ * The same program made for several sizes is compared, operation by operation. What is equal in all of them does not
+ * depend on sizes; a number that differs must be a linear function of the symbols. So the graph for the largest size
+ * tells for every value which of its elements count at a smaller size. The others hold anything (NaN too): an operation
+ * that would mix them with those that count gets them masked first (bucket_rules.c). Whatever has no rule is refused.
+ */
 #include "ir/bucket.h"
 
 #include <stdlib.h>
@@ -22,7 +23,9 @@ void bucket_keep(bucket_op *o) {
 
 /* ---- numbers that depend on sizes ------------------------------------------------------------------------------ */
 
-static int64_t size_of(const bucket *b, int row, int symbol) { return b->spec->sizes[row * b->spec->nsymbols + symbol]; }
+static int64_t size_of(const bucket *b, int row, int symbol) {
+  return b->spec->sizes[row * b->spec->nsymbols + symbol];
+}
 
 int64_t bucket_at(const bucket *b, const ir_linear *f, int row) {
   int64_t v = f->c;
@@ -101,7 +104,7 @@ static int numbers_in(const char *attrs, const char *name, int64_t *out) {
 
 int bucket_attr_linear(const bucket_op *o, const char *name, ir_linear *out) {
   const bucket *b = o->b;
-  int64_t(*all)[2 * IR_MAX_RANK] = arena_alloc(&b->g->mem, (size_t)b->nrows * sizeof *all);
+  int64_t (*all)[2 * IR_MAX_RANK] = arena_alloc(&b->g->mem, (size_t)b->nrows * sizeof *all);
   int64_t *one = arena_alloc(&b->g->mem, (size_t)b->nrows * sizeof *one);
   if (!all || !one) return -1;
   int n = 0;
@@ -196,7 +199,8 @@ bool bucket_unify(bucket *b, const ir_extent *x, const ir_extent *y, ir_extent *
   if (x->natoms != y->natoms) return false;
   for (int i = 0; i < x->natoms; i++) {
     const ir_atom *p = &x->atoms[i], *q = &y->atoms[i];
-    if (p->size != q->size || !p->known || !q->known || memcmp(&p->count, &q->count, sizeof p->count) != 0) return false;
+    if (p->size != q->size || !p->known || !q->known || memcmp(&p->count, &q->count, sizeof p->count) != 0)
+      return false;
   }
   return true;
 }
@@ -320,9 +324,13 @@ static int outer_atoms(const ir_extent *dims, int ndim, const ir_atom **out, int
 static val take_rows(ir_graph *g, val x, val at, int64_t rows, int64_t inner) {
   const int64_t flat[2] = {rows, inner}, column[2] = {rows, 1}, slice[2] = {1, inner};
   const int offset[1] = {1}, zero[1] = {0};
-  const ir_gather_dims d = {
-      .noffset = 1, .offset_dims = offset, .ncollapsed = 1, .collapsed_dims = zero, .nstart = 1, .start_index_map = zero,
-      .index_vector_dim = 1};
+  const ir_gather_dims d = {.noffset = 1,
+                            .offset_dims = offset,
+                            .ncollapsed = 1,
+                            .collapsed_dims = zero,
+                            .nstart = 1,
+                            .start_index_map = zero,
+                            .index_vector_dim = 1};
   return ir_gather(g, ir_reshape(g, x, 2, flat), ir_reshape(g, at, 2, column), &d, slice, false);
 }
 

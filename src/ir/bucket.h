@@ -1,4 +1,5 @@
-/* bucket.h - the inside of ir_bucket, for bucket.c (comparing, layouts) and bucket_rules.c (what each operation does). */
+/* bucket.h - the inside of ir_bucket, for bucket.c (comparing, layouts) and bucket_rules.c (what each operation does).
+ */
 #ifndef TPU_IR_BUCKET_H
 #define TPU_IR_BUCKET_H
 #include "ir/node.h"
@@ -41,8 +42,8 @@ int64_t bucket_at(const bucket *b, const ir_linear *f, int row);
 /* f as an int32 scalar of the program. */
 val bucket_number(bucket *b, const ir_linear *f);
 
-/* Attributes of numbers, NAME = [1, 2] or NAME = array<i64: 1, 2>: how many, as they are in g; -1 if they are not the same in
- * all samples. */
+/* Attributes of numbers, NAME = [1, 2] or NAME = array<i64: 1, 2>: how many, as they are in g; -1 if they are not the
+ * same in all samples. */
 int bucket_attr(const bucket_op *o, const char *name, int64_t *out);
 /* The same for numbers that depend on symbols; -1 if one is not linear. */
 int bucket_attr_linear(const bucket_op *o, const char *name, ir_linear *out);

@@ -1,5 +1,5 @@
-/* bucket_rules.c - what each StableHLO operation does with dims of which only a part counts (bucket.c). A rule gives the
- * extents of the results, and masks what the operation would mix. */
+/* bucket_rules.c - what each StableHLO operation does with dims of which only a part counts (bucket.c). A rule gives
+ * the extents of the results, and masks what the operation would mix. */
 #include <stdlib.h>
 
 #include "ir/bucket.h"
@@ -44,8 +44,8 @@ static bool to_front(bucket_op *o, int i, int d, ir_linear *count) {
   return node_ok(o->b->g);
 }
 
-/* Whether dim d of operand i is as large as dim e of `other`, an operand (at >= 0) or the result, in all samples: so that a
- * part of this size is all of it. */
+/* Whether dim d of operand i is as large as dim e of `other`, an operand (at >= 0) or the result, in all samples: so
+ * that a part of this size is all of it. */
 static bool whole(const bucket_op *o, int i, int d, int at, int e) {
   for (int r = 0; r < o->b->nrows; r++) {
     const ir_op *op = o->ops[r];
@@ -82,7 +82,8 @@ static bool elementwise(bucket_op *o) {
 static bool bitcast(bucket_op *o) {
   ir_op *op = o->ops[0];
   int from = op->in[0]->ndim, to = op->out[0].ndim, both = from < to ? from : to;
-  if (from > to && bucket_is_dynamic(&o->in[0][from - 1])) return bucket_refuse(o, "joins elements of a dim that changes");
+  if (from > to && bucket_is_dynamic(&o->in[0][from - 1]))
+    return bucket_refuse(o, "joins elements of a dim that changes");
   memcpy(o->out[0], o->in[0], (size_t)both * sizeof(ir_extent));
   if (to > from) o->out[0][to - 1] = bucket_fixed_extent(o->b, op->out[0].dims[to - 1]);
   bucket_keep(o);
@@ -142,7 +143,8 @@ static int64_t power(int64_t base, int exponent) {
   return v;
 }
 
-/* n as a scalar of the program: a linear function of the symbols, or an integer times powers of them (up to the third). */
+/* n as a scalar of the program: a linear function of the symbols, or an integer times powers of them (up to the third).
+ */
 static val size_number(bucket_op *o, const int64_t *n) {
   bucket *b = o->b;
   ir_linear f;
@@ -795,7 +797,8 @@ static bool sort(bucket_op *o) {
   which[along] = true;
   const int64_t *dims = op->in[0]->dims;
   int ndim = op->in[0]->ndim;
-  val behind = bucket_mask(o->b, ir_const_i(g, TPU_I32, 0, ndim, dims), o->in[0], which, ir_const_i(g, TPU_I32, 1, 0, NULL));
+  val behind =
+      bucket_mask(o->b, ir_const_i(g, TPU_I32, 0, ndim, dims), o->in[0], which, ir_const_i(g, TPU_I32, 1, 0, NULL));
   val *in = arena_alloc(&g->mem, (size_t)(n + 1) * sizeof *in);
   val *args = arena_alloc(&g->mem, (size_t)(2 * n + 2) * sizeof *args);
   if (!behind || !in || !args) return false;
@@ -842,7 +845,8 @@ static bool top_k(bucket_op *o) {
   return true;
 }
 
-/* ---- operations on whole matrices or lines: other dims are a batch ------------------------------------------------ */
+/* ---- operations on whole matrices or lines: other dims are a batch ------------------------------------------------
+ */
 
 static bool batched(bucket_op *o, int inner) {
   ir_op *op = o->ops[0];
@@ -876,7 +880,8 @@ static bool select_and_scatter(bucket_op *o) {
   for (int d = 0; d < op->in[0]->ndim; d++) {
     o->out[0][d] = o->in[0][d];
     if (!bucket_is_dynamic(&o->in[0][d]) && !bucket_is_dynamic(&o->in[1][d])) continue;
-    if (size[d] != 1 || op->in[0]->dims[d] != op->in[1]->dims[d]) return bucket_refuse(o, "goes along a dim that changes");
+    if (size[d] != 1 || op->in[0]->dims[d] != op->in[1]->dims[d])
+      return bucket_refuse(o, "goes along a dim that changes");
     if (!align(o, 1, d, &o->out[0][d])) return false;
   }
   bucket_keep(o);

@@ -46,7 +46,8 @@ arena *ir_arena(ir_graph *g);
 /* The program is for XLA's CPU backend: some operations are then written in another, equal way that it runs faster. */
 void ir_set_cpu(ir_graph *g);
 bool ir_is_cpu(const ir_graph *g);
-/* The graph is one of several that ir_bucket compares: forms of operations must not depend on how large something is. */
+/* The graph is one of several that ir_bucket compares: forms of operations must not depend on how large something is.
+ */
 void ir_set_sizes_vary(ir_graph *g);
 bool ir_sizes_vary(const ir_graph *g);
 /* Operations made from now on carry this operator's name and place ("file:line", or "") as their MLIR location. A graph
@@ -90,7 +91,8 @@ TPU_MUST tpu_err *ir_print(ir_graph *g, buf *out);
 
 /* ---- one program for all sizes of a bucket ---------------------------------------------------------------------- */
 
-/* Symbols are sizes (or other numbers) that change from run to run. A number that depends on them: c + k[i] * symbol i. */
+/* Symbols are sizes (or other numbers) that change from run to run. A number that depends on them: c + k[i] * symbol i.
+ */
 enum { IR_MAX_SYMBOLS = 4 };
 typedef struct {
   int64_t c, k[IR_MAX_SYMBOLS];
@@ -117,11 +119,12 @@ typedef struct {
   ir_extent **outputs;      /* out: an extent for each dim of an output that depends on symbols; else NULL */
   uint32_t *epochs;         /* inside only */
 } ir_bucket_spec;
-/* Makes of g, whose sizes are the largest of a bucket, a program for all values of the symbols between those of the samples.
- * A new parameter for each symbol, an int64 scalar, comes behind the others. A parameter whose size changes becomes flat,
- * [number of elements when padded]: the elements of the true size stand in front, densely; a packed output likewise. The
- * samples give for each symbol two values, and one sample where all are the smallest when there are several symbols.
- * An error: the program cannot be padded, or is another one for other sizes. g and the samples are used up. */
+/* Makes of g, whose sizes are the largest of a bucket, a program for all values of the symbols between those of the
+ * samples. A new parameter for each symbol, an int64 scalar, comes behind the others. A parameter whose size changes
+ * becomes flat, [number of elements when padded]: the elements of the true size stand in front, densely; a packed
+ * output likewise. The samples give for each symbol two values, and one sample where all are the smallest when there
+ * are several symbols. An error: the program cannot be padded, or is another one for other sizes. g and the samples are
+ * used up. */
 TPU_MUST tpu_err *ir_bucket(ir_graph *g, ir_bucket_spec *spec);
 /* The extents of a value of `nin` dims seen with other dims (as a reshape); false if one would cut what counts. */
 bool ir_regroup(arena *mem, const ir_extent *in, int nin, const int64_t *dims, int ndim, ir_extent *out);

@@ -55,8 +55,7 @@ OP(topk, "aten::topk") {
   val x = with_dim(c, T(0), 2, -1, &dim), values, indices;
   int64_t k = INT(1), n = t_size(x, dim);
   if (k < 0 || k > n) op_fail(c, TPU_ERR_RUNTIME, "selected index k out of range");
-  if (!ir_failed(G) && in_f32((tpu_dtype)x->dtype) && k > 0 && (k <= n / 4 || ir_sizes_vary(G)) &&
-      ir_numel(x)) {
+  if (!ir_failed(G) && in_f32((tpu_dtype)x->dtype) && k > 0 && (k <= n / 4 || ir_sizes_vary(G)) && ir_numel(x)) {
     select_top(c, x, dim, k, INT(3), &values, &indices);
     ret_pair(c, values, indices);
     return;
