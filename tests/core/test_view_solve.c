@@ -207,7 +207,7 @@ TEST(refused) {
   int64_t ones[65];
   for (int i = 0; i < 65; i++) ones[i] = 1;
   v = as(TPU_F32, 65, ones, ones, 0);
-  CHECK_ERR(view_solve(&b, &v, &p), TPU_ERR_RUNTIME, "65 dimensions");
+  CHECK_ERR(view_solve(&b, &v, &p), TPU_ERR_RUNTIME, "up to 64 dims are supported, got one of 65");
   b = f32(DIMS(1LL << 40, 1LL << 40));
   v = as(TPU_F32, 1, I64(2), I64(1), 0);
   CHECK_ERR(view_solve(&b, &v, &p), TPU_ERR_RUNTIME, "too large");
