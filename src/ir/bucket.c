@@ -181,7 +181,7 @@ bool bucket_count(const ir_extent *e, ir_linear *out) {
     if (e->atoms[i].dynamic) return false;
     inner *= e->atoms[i].size;
   }
-  if (!e->atoms[0].known) return false;
+  if (!e->natoms || !e->atoms[0].known) return false; /* none: out of memory */
   *out = scaled(&e->atoms[0].count, inner);
   return true;
 }
