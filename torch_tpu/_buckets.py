@@ -182,7 +182,8 @@ class Buckets:
         given = list(values)
         for i in variant.varies:
             if i not in padded:
-                given[i] = flat(values[i], variant.orders[i], math.prod(stored[i]))
+                room = math.prod(stored[i])
+                given[i] = flat(values[i], variant.orders[i], room) if room else values[i].new_empty(stored[i])
         given = [g for g in given if isinstance(g, torch.Tensor)]
         given += [torch.tensor(n) for n in now]
         made = iter(torch.ops.torch_tpu.run_graph.default._op(variant.handle.handle, given))
@@ -312,7 +313,9 @@ class Buckets:
         variant.varies = [i for i in self.dynamic if any(s[i] != shapes[0][i] for s in shapes)]
         variant.orders = {i: memory_order(v) for i, v in enumerate(self._like(tops)) if i in self.dynamic}
         for i in variant.varies:
-            if i not in variant.padded:  # a tensor that fills its bucket is seen flat by a program of its own
+            if i not in variant.padded and math.prod(
+                shapes[0][i]
+            ):  # a tensor that fills its bucket is seen flat by a program of its own
                 full, room = torch.zeros(shapes[0][i], dtype=self.metas[i].dtype), math.prod(shapes[0][i])
                 torch.empty(room, dtype=full.dtype, device=self.device).copy_(full.to(self.device).view(-1))
         if info["saved"]:

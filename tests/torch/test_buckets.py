@@ -38,6 +38,12 @@ FUNCTIONS = {
     "matmul along it": (lambda x, y: x @ y, [(3, "n"), ("n", 5)]),
     "scores": (lambda x: F.softmax(x @ x.mT, -1) @ x, [(2, "n", 8)]),
     "linear": (lambda x: F.linear(x, ones(x, 6, 8)), [(2, "n", 8)]),
+    "attention": (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True).contiguous(), [(2, 2, "n", 8)]),
+    "attention with a mask": (
+        lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=ones(x, x.shape[2], x.shape[2]).tril().bool()).contiguous(),
+        [(2, 2, "n", 8)],
+    ),
+    "a part of a flat view": (lambda x: x.flatten()[2:9] + x.flatten()[[0, 5, 7]].sum(), [("n", 3)]),
     "heads": (lambda x: x.view(2, x.shape[1], 2, 4).transpose(1, 2).reshape(4, -1, 4).sum(1), [(2, "n", 8)]),
     "batch and time as one": (lambda x: (x.flatten(0, 1) @ ones(x, 8, 3)).view(2, x.shape[1], 3), [(2, "n", 8)]),
     "last": (lambda x: x[:, -1] * 1, [(2, "n", 8)]),
@@ -179,6 +185,17 @@ def test_a_cache_that_grows():
         assert i in (3, 4, 5, 17, 18, 33, 34) or torch.tpu.compile_count() == before, i
         torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(ours.cpu(), theirs)
+
+
+def test_inputs_without_elements():
+    f = torch.compile(lambda x, w: x @ w, backend="tpu")
+    for n in (5, 7, 9):
+        w = torch.ones(4, n).to("tpu")
+        torch._dynamo.mark_dynamic(w, 1)
+        assert f(torch.ones(0, 4).to("tpu"), w).shape == (0, n)
+        x = torch.ones(n, 0).to("tpu")
+        torch._dynamo.mark_dynamic(x, 0)
+        same(f(x, torch.ones(0, 3).to("tpu")), torch.zeros(n, 3))
 
 
 def test_sizes_of_buckets():
