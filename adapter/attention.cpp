@@ -45,16 +45,29 @@ int64_t choose(const Tensor &q, const Tensor &k, const Tensor &v, const OptTenso
   return static_cast<int64_t>(fused ? at::SDPBackend::overrideable : at::SDPBackend::math);
 }
 
+// Results lie in memory as PyTorch's shape functions say, by which torch.compile decides what is contiguous: in the
+// order of dims of `like`. The rows make [B, H, S, E], or [B, S, H, E] where the heads lie inside.
+bool heads_inside(const Tensor &like) { return like.stride(1) <= like.stride(2) && like.size(1) != 1; }
+
+Tensor in_order_of(const Tensor &made, const Tensor &like, bool inside) {
+  Tensor t = inside ? made.transpose(1, 2) : made;
+  const auto s = like.strides();
+  const bool usual = s[0] >= std::max(s[1], s[2]) && s[3] <= std::min(s[1], s[2]);
+  if (usual || like.is_contiguous() || t.sizes() != like.sizes()) return t;
+  return at::empty_like(like).copy_(t);
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::SymInt, Tensor, Tensor, Tensor> forward(
     const Tensor &q, const Tensor &k, const Tensor &v, const OptTensor &bias, double dropout, bool causal,
     bool debug_mask, std::optional<double> scale) {
   TORCH_CHECK_NOT_IMPLEMENTED(dropout == 0 && !debug_mask,
                               "tpu: fused attention has no dropout and gives no debug mask; use SDPBackend.MATH");
   static Kernel *row = need_kernel("tpu::attention");
-  auto r = call_kernel_all(row, {q, k, v, bias, causal, scale});
+  const bool inside = heads_inside(q);
+  auto r = call_kernel_all(row, {q, k, v, bias, causal, scale, static_cast<int64_t>(inside)});
   // Nothing is drawn: the random state is empty.
   const Tensor seed = at::empty({}, at::TensorOptions().dtype(at::kLong)), offset = seed;
-  return {r[0].transpose(1, 2), r[1], Tensor(), Tensor(), q.sym_size(2), k.sym_size(2), seed, offset, Tensor()};
+  return {in_order_of(r[0], q, inside), r[1], Tensor(), Tensor(), q.sym_size(2), k.sym_size(2), seed, offset, Tensor()};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor &grad, const Tensor &q, const Tensor &k,
@@ -66,10 +79,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor &grad, const Te
   TORCH_CHECK_NOT_IMPLEMENTED(!wanted[3], "tpu: fused attention gives no gradient of its bias; use SDPBackend.MATH");
   const OptTensor b = bias.defined() ? OptTensor(bias) : std::nullopt;
   static Kernel *row = need_kernel("tpu::attention_backward");
-  auto r = call_kernel_all(row, {grad, q, k, v, b, out, lse, causal, scale});
+  const std::array<Tensor, 3> like{q, k, v};
+  int64_t inside = 0;
+  for (size_t i = 0; i < 3; i++) inside |= static_cast<int64_t>(heads_inside(like[i])) << i;
+  auto r = call_kernel_all(row, {grad, q, k, v, b, out, lse, causal, scale, inside});
   std::array<Tensor, 3> g;
   for (size_t i = 0; i < 3; i++)
-    if (wanted[i]) g[i] = r[i].transpose(1, 2);
+    if (wanted[i]) g[i] = in_order_of(r[i], like[i], inside >> i & 1);
   return {g[0], g[1], g[2], Tensor()};
 }
 
@@ -77,11 +93,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor &grad, const Te
 
 TORCH_LIBRARY(tpu, m) {
   m.def(
-      "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool is_causal, float? scale) -> "
-      "(Tensor, Tensor)");
+      "attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool is_causal, float? scale, int "
+      "heads_inside) -> (Tensor, Tensor)");
   m.def(
       "attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor? attn_bias, Tensor output, "
-      "Tensor logsumexp, bool is_causal, float? scale) -> (Tensor, Tensor, Tensor)");
+      "Tensor logsumexp, bool is_causal, float? scale, int heads_inside) -> (Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

@@ -52,8 +52,8 @@ static val per_head(op_ctx *c, val x, const heads *h) {
   return ir_failed(G) ? x : t_reshape(c, x, 4, (const int64_t[]){h->b, h->h, h->s, x->dims[3]});
 }
 
-/* [B, H, n, E] -> [B, n, H, E] */
-static val heads_inside(op_ctx *c, val x) { return t_transpose(c, x, 1, 2); }
+/* [B, H, n, E], as [B, n, H, E] where bit `bit` of the argument says that the result lies so in memory. */
+static val in_memory(op_ctx *c, val x, int arg, int bit) { return INT(arg) >> bit & 1 ? t_transpose(c, x, 1, 2) : x; }
 
 static val scale_of(op_ctx *c, int arg, const heads *h) {
   if (HAS(arg)) return t_cast(c, S(arg), h->m);
@@ -78,7 +78,8 @@ static val scores(op_ctx *c, const heads *h, int bias_arg, int causal_arg, val s
   return s;
 }
 
-/* (query, key, value, attn_bias, is_causal, scale) -> (output [B, S, H, E], logsumexp [B, H, S]) */
+/* (query, key, value, attn_bias, is_causal, scale, heads_inside) -> (output [B, H, S, E], or [B, S, H, E] with
+ * heads_inside; logsumexp [B, H, S]) */
 OP(attention, "tpu::attention") {
   heads h;
   if (!read_heads(c, 0, &h)) return;
@@ -91,12 +92,12 @@ OP(attention, "tpu::attention") {
   val e = ir_unary(G, IR_EXP, t_sub(c, s, top)), sum = t_sum(c, e, &last, 1, true);
   val y = per_head(c, product(c, t_cast(c, grouped(c, e, &h), h.d), h.v, 3, 2, h.m), &h);
   y = t_div(c, y, t_where(c, t_cmp(c, IR_EQ, sum, zero), t_scalar(c, h.m, 1), sum));
-  RETN(0, t_cast(c, heads_inside(c, y), h.d));
+  RETN(0, in_memory(c, t_cast(c, y, h.d), 6, 0));
   RETN(1, t_squeeze(c, t_add(c, top, ir_unary(G, IR_LOG, sum)), 3));
 }
 
-/* (grad_out [B, H, S, E], query, key, value, attn_bias, output [B, H, S, E], logsumexp, is_causal, scale)
- * -> gradients of query, key and value, each with dims 1 and 2 exchanged */
+/* (grad_out [B, H, S, E], query, key, value, attn_bias, output [B, H, S, E], logsumexp, is_causal, scale, heads_inside)
+ * -> gradients of query, key and value, each with dims 1 and 2 exchanged where its bit of heads_inside is set */
 OP(attention_backward, "tpu::attention_backward") {
   heads h;
   if (!read_heads(c, 1, &h)) return;
@@ -109,7 +110,7 @@ OP(attention_backward, "tpu::attention_backward") {
   val dp = per_head(c, product(c, gd, h.v, 3, 3, h.m), &h);
   val ds = t_cast(c, grouped(c, t_mul(c, t_mul(c, p, t_sub(c, dp, delta)), scale), &h), h.d);
   val pd = t_cast(c, grouped(c, p, &h), h.d);
-  RETN(0, t_cast(c, heads_inside(c, per_head(c, product(c, ds, h.k, 3, 2, h.m), &h)), h.d));
-  RETN(1, t_cast(c, heads_inside(c, product(c, ds, h.q, 2, 2, h.m)), h.d));
-  RETN(2, t_cast(c, heads_inside(c, product(c, pd, gd, 2, 2, h.m)), h.d));
+  RETN(0, in_memory(c, t_cast(c, per_head(c, product(c, ds, h.k, 3, 2, h.m), &h), h.d), 9, 0));
+  RETN(1, in_memory(c, t_cast(c, product(c, ds, h.q, 2, 2, h.m), h.d), 9, 1));
+  RETN(2, in_memory(c, t_cast(c, product(c, pd, gd, 2, 2, h.m), h.d), 9, 2));
 }

@@ -77,7 +77,7 @@ def test_nan_and_infinity_reach_the_result():
 
 @device_only
 def test_which_kernel():
-    x = torch.randn(2, 4, 6, 8, device=DEVICE, requires_grad=True)
+    x = torch.randn(2, 6, 4, 8, device=DEVICE, requires_grad=True).transpose(1, 2)  # as models make it
     y = F.scaled_dot_product_attention(x, x, x)
     assert "Overrideable" in y.grad_fn.name()
     assert y.transpose(1, 2).is_contiguous(), "what follows in a model needs no copy"
@@ -176,3 +176,22 @@ def test_native_attention_without_weights_gives_none():
     check(got[0], want[0], 1e-4, 1e-5)
     assert got[1] is None
     assert want[1] is None
+
+
+@pytest.mark.parametrize("dims", [(0, 1, 2, 3), (0, 2, 1, 3), (3, 2, 1, 0), (1, 0, 2, 3)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 5, 8), (2, 1, 5, 8), (1, 3, 1, 8)], ids=str)
+def test_results_lie_in_memory_as_shape_functions_say(dims, shape):
+    """torch.compile decides by them what is contiguous."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    x = torch.randn([shape[d] for d in dims]).permute([dims.index(d) for d in range(4)])
+    a, b = x.to("tpu").requires_grad_(), x.clone().requires_grad_()
+    got, want = (F.scaled_dot_product_attention(t, t, t, is_causal=True) for t in (a, b))
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
+    g = torch.randn(shape)
+    grads = torch.autograd.grad(got, a, g.to("tpu"))[0].cpu(), torch.autograd.grad(want, b, g)[0]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = mode.from_tensor(a.detach())
+        said = F.scaled_dot_product_attention(fake, fake, fake, is_causal=True)
+    assert all(n == 1 or s == t for n, s, t in zip(shape, said.stride(), got.stride(), strict=True))
