@@ -93,6 +93,8 @@ class Buckets:
         self.known = {}
         self.accepted = []  # spans for which a program was made
         metas = [n.meta.get("val") for n in part.inputs]
+        if not all(isinstance(v, torch.Tensor | torch.SymInt | int) for v in metas):
+            raise Refused("one of its inputs is a number that is no size")
         symbols, self.read = {}, []
         for i, v in enumerate(metas):
             for d, n in enumerate(v.shape) if isinstance(v, torch.Tensor) else [(None, v)]:

@@ -265,6 +265,7 @@ static bool reverse(bucket_op *o) {
   ir_graph *g = o->b->g;
   int64_t rev[2 * IR_MAX_RANK];
   int n = bucket_attr(o, "dimensions", rev), ndim = op->in[0]->ndim;
+  if (n < 0) return bucket_refuse(o, "changes its dims");
   memcpy(o->out[0], o->in[0], (size_t)ndim * sizeof(ir_extent));
   bucket_keep(o);
   for (int i = 0; i < n; i++) { /* what counts now stands at the end: it is moved to the front */
