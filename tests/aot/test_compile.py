@@ -189,3 +189,24 @@ def test_an_error_of_the_function_is_its_own():
         aot.compile(net, (meta(2, 9),), topology="v5e:2x2")
     assert net.weight.device.type == "meta"
     aot.compile(net, (meta(2, 8),), topology="v5e:2x2")
+
+
+def test_a_page_with_pictures(tmp_path):
+    import html
+    from xml.etree import ElementTree
+
+    x, y = (meta(1024, 1024, dtype=torch.bfloat16) for _ in range(2))
+    p = aot.compile(lambda a, b: torch.tanh(a @ b).sum(1), (x, y), topology="v5e:2x2")
+    path = tmp_path / "page.html"
+    p.report(path, "A product <of two>")
+    text = path.read_text()
+    assert "<title>A product &lt;of two&gt;</title>" in text and "http://" not in text.replace("http://www.w3.org", "")
+    pictures = [ElementTree.fromstring(s) for s in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+    assert len(pictures) == 5  # memory, what the time rests on, instructions, lines, bytes and time
+    said = "\n".join(pictures[0].itertext())
+    m, c = p.memory(), p.cost()
+    assert f"argument: {2 * 1024 * 1024 * 2 / 1e6:,.1f} MB" in said and f"code: {m.code / 1e6:,.1f} MB" in said
+    assert f"{c.seconds * 1e3:,.3f} ms estimated" in text and f"MFU {100 * p.mfu():.1f} %" in text
+    said = "\n".join(pictures[2].itertext())
+    for f in p.bottlenecks(3):
+        assert html.unescape(f"{f.seconds * 1e6:,.1f} us") in said and f.op in said

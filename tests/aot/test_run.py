@@ -50,6 +50,15 @@ def test_a_script(tmp_path):
     assert len([f for f in kept if not f.endswith(".lock")]) >= programs
 
 
+def test_the_report_as_a_page(tmp_path):
+    page = tmp_path / "report.html"
+    done = run(tmp_path, "--topology", "v5e:2x2", "--report", page, tmp_path / "script.py", "--x", "3")
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert "<title>A script on v5e:2x2</title>" in text and text.count("<svg") == 2 and "script.py:6" in text
+    assert re.search(r"programs +\d+ compiled in .* run \d+ times", text)
+
+
 def test_bad_input(tmp_path):
     done = run(tmp_path, "--topology", "v9:2x2", tmp_path / "script.py")
     assert done.returncode == 2

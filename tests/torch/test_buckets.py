@@ -7,6 +7,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from tpu_testing import device_only
+
+pytestmark = device_only
 
 SIZES = (5, 9, 16, 12, 20, 32, 17, 6)  # the buckets 2 to 16 and 17 to 32
 WARM = {5, 9, 20}  # the first is compiled as it is, or for the first bucket

@@ -390,6 +390,15 @@ class Program:
             out[s.where] = out.get(s.where, 0.0) + s.seconds
         return dict(sorted(out.items(), key=lambda kv: -kv[1]))
 
+    def report(self, path, title=None):
+        """Writes a page about the program to this file: memory by what it is for against the limit, time by instruction and by
+        line, bytes and time of each instruction. HTML with pictures in one file; needs no network."""
+        from torch_tpu.aot import _report
+
+        text = _report.program_page(self, title or f"A program on {self.topology.name}")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text)
+
     def serialize(self):
         """The executable, as bytes that a PJRT client of the same libtpu on such TPUs can load."""
         return self._bytes_of(_core.core.tpu_aot_serialize)

@@ -18,7 +18,11 @@ def main():
     run.add_argument(
         "--dry", action="store_true", help="execute nothing: tensors take no memory, and values that are read are zeros"
     )
-    run.add_argument("--report", default="", help="write the report to this file; default: stderr")
+    run.add_argument(
+        "--report",
+        default="",
+        help="write the report to this file; a page with pictures when its name ends in .html; default: stderr",
+    )
     run.add_argument("script", help="a Python file")
     run.add_argument("arguments", nargs=argparse.REMAINDER)
     a = parser.parse_args()

@@ -185,7 +185,10 @@ def finish():
     text = watch.end()
     path = os.environ.get("TORCH_TPU_AOT_REPORT")
     if path:
-        with open(path, "w") as f:
-            f.write(text + "\n")
+        from torch_tpu.aot import _report
+
+        page = path.endswith((".html", ".htm"))
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(_report.script_page(watch, text) if page else text + "\n")
     else:
         print(text, file=sys.stderr)
