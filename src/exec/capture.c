@@ -450,7 +450,8 @@ static tpu_err *flat_results(trace *t, tpu_graph *g, const ir_bucket_spec *spec)
           .sizes = to->sizes, .strides = to->strides, .offset = to->offset, .ndim = to->ndim, .dtype = to->dtype};
       ir_extent *extents = arena_alloc(&g->mem, (size_t)(to->ndim + 1) * sizeof *extents);
       if (!extents) return err_nomem();
-      if (to->offset || to->dtype != o->base_dtype || !store_natural_dims(&like, p->nbytes, dims) ||
+      if (to->ndim > VIEW_MAX_DIMS || to->offset || to->dtype != o->base_dtype ||
+          !store_natural_dims(&like, p->nbytes, dims) ||
           !ir_regroup(&g->mem, spec->outputs[p->output], ndim, dims, to->ndim, extents))
         return capture_refuse(t, "gives a part of a value whose size changes");
       g->layouts[r] = write_layout(&g->mem, extents, to->ndim);

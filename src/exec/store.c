@@ -242,8 +242,15 @@ bool store_natural_dims(const tpu_tensor *t, size_t nbytes, int64_t *dims) {
   int64_t n = 1;
   for (int i = 0; i < t->ndim; i++) n *= t->sizes[i];
   if (t->offset || (size_t)n * size != nbytes) return false;
-  int order[VIEW_MAX_DIMS], k = store_memory_order(t, order);
   int64_t stride = 1;
+  if (t->ndim > VIEW_MAX_DIMS) { /* in the usual order only */
+    for (int i = t->ndim - 1; i >= 0; i--) {
+      if (t->sizes[i] != 1 && t->strides[i] != stride) return false;
+      stride *= dims[i] = t->sizes[i];
+    }
+    return true;
+  }
+  int order[VIEW_MAX_DIMS], k = store_memory_order(t, order);
   for (int j = k - 1; j >= 0; j--) {
     if (t->sizes[order[j]] != 1 && t->strides[order[j]] != stride) return false;
     stride *= t->sizes[order[j]];
