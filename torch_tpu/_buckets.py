@@ -61,6 +61,16 @@ def memory_order(t):
     return sorted(range(t.dim()), key=lambda d: (-t.stride(d), d) if t.size(d) != 1 else (-math.inf, d))
 
 
+def captured_order(t):
+    """The order of dims in which the core takes an input with these strides: the usual one unless they are dense."""
+    order = memory_order(t)
+    return order if _is_dense(t, order) else list(range(t.dim()))
+
+
+def _is_dense(t, order):
+    return all(n == 1 or a == b for n, a, b in zip(t.shape, t.stride(), dense_strides(t.shape, order), strict=True))
+
+
 def _function(names, exprs):
     """exprs, tuples of polynomials of the symbols, as one function of the symbols' values."""
     lines = ", ".join("(" + "".join(f"{e}, " for e in tup) + ")" for tup in exprs)
@@ -110,7 +120,7 @@ class Buckets:
             tuple(map(_expr, v.shape)) if isinstance(v, torch.Tensor) else (_expr(v),) if isinstance(v, torch.SymInt) else ()
             for v in self.outputs
         ]
-        strides = [tuple(map(_expr, v.stride())) if isinstance(v, torch.Tensor) else () for v in metas]
+        strides = [self._strides(v, symbols) for v in metas]
         for e in (e for tup in (*exprs, *out_exprs) for e in tup):
             free = getattr(e, "free_symbols", ())
             if not set(free) <= set(symbols) or (free and not e.is_polynomial(*free)):
@@ -124,6 +134,18 @@ class Buckets:
         self.dynamic = [i for i, v in enumerate(metas) if isinstance(v, torch.Tensor) and _is_dynamic(v)]
         self.device = next((v.device for v in metas if isinstance(v, torch.Tensor) and v.device.type == "tpu"), "tpu")
         self.ranges = [self._range(s) for s in self.symbols]
+
+    @staticmethod
+    def _strides(v, symbols):
+        """Strides of an input as expressions; none when they are no polynomials of sizes: it is then taken in the usual order."""
+        if not isinstance(v, torch.Tensor):
+            return ()
+        out = tuple(map(_expr, v.stride()))
+        for e in out:
+            free = getattr(e, "free_symbols", ())
+            if not set(free) <= set(symbols) or (free and not e.is_polynomial(*free)):
+                return ()
+        return out
 
     def _range(self, symbol):
         values = [v for m in self.metas for v in (m.shape if isinstance(m, torch.Tensor) else (m,))]
@@ -313,7 +335,7 @@ class Buckets:
         variant.kinds = info["kinds"]
         shapes = [self.input_shapes(*row) for row in rows]
         variant.varies = [i for i in self.dynamic if any(s[i] != shapes[0][i] for s in shapes)]
-        variant.orders = {i: memory_order(v) for i, v in enumerate(self._like(tops)) if i in self.dynamic}
+        variant.orders = {i: captured_order(v) for i, v in enumerate(self._like(tops)) if i in self.dynamic}
         for i in variant.varies:
             if i not in variant.padded and math.prod(
                 shapes[0][i]
@@ -340,6 +362,7 @@ class Buckets:
         out = []
         for v, shape, stride in zip(self.metas, self.input_shapes(*row), self.input_strides(*row), strict=True):
             if isinstance(v, torch.Tensor):
+                stride = stride if len(stride) == len(shape) else dense_strides(shape, range(len(shape)))
                 out.append(torch.empty_strided(shape, stride, dtype=v.dtype, device="meta"))
             else:
                 out.append(shape[0])
@@ -373,10 +396,7 @@ def flat(x, order, room):
     """x's elements, in memory order, in front of a 1-d tensor of `room` elements. Compiles nothing for x's own size."""
     if x.is_conj() or x.is_neg():
         x = x.resolve_conj().resolve_neg()
-    dense = list(x.stride()) == dense_strides(x.shape, order) or all(
-        n == 1 or a == b for n, a, b in zip(x.shape, x.stride(), dense_strides(x.shape, order), strict=True)
-    )
-    if dense and x.storage_offset() == 0 and x.device.type == "tpu":
+    if _is_dense(x, order) and x.storage_offset() == 0 and x.device.type == "tpu":
         held = x.untyped_storage().nbytes() // x.itemsize
         if held >= room or held > x.numel():  # it came out of such a program: its storage has one of few sizes
             whole = torch.as_strided(x, (held,), (1,))

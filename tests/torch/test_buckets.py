@@ -253,3 +253,14 @@ def test_warmup():
             torch.testing.assert_close(f(ids.to("tpu"), ids.to("tpu")).cpu(), model.cpu()(ids, ids), rtol=1e-4, atol=1e-5)
             model.to("tpu")
         assert torch.tpu.compile_count() == before
+
+
+@pytest.mark.parametrize(
+    "pick", [lambda t: t, lambda t: t.t(), lambda t: t[:, ::2], lambda t: t[1:3], lambda t: t[0].expand(7, -1), lambda t: t.t()[::2]]
+)
+def test_inputs_that_lie_in_memory_in_any_way(pick):
+    f = torch.compile(lambda a: (a @ a.t() + a.sum(), a * 2), backend="tpu", dynamic=True)
+    for shape in ((4, 6), (5, 9), (16, 16)):
+        x = torch.randn(shape)
+        for got, want in zip(f(pick(x.to("tpu"))), (pick(x) @ pick(x).t() + pick(x).sum(), pick(x) * 2), strict=True):
+            torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)

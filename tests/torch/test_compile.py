@@ -862,7 +862,7 @@ def test_options():
         torch._dynamo.reset()
         same(compiled(lambda x: x + 1, mode=mode)(x), torch.full((2,), 2.0))
     same(compiled(lambda x: x + 2, options={"fallback": "error", "partitioner": "default"})(x), torch.full((2,), 3.0))
-    with pytest.raises(Exception, match="unknown option 'fast'; known are fallback, partitioner"):
+    with pytest.raises(Exception, match="unknown option 'fast'; known are buckets, fallback, partitioner, xla"):
         compiled(lambda x: x + 3, options={"fast": True})(x)
     with pytest.raises(Exception, match="option 'fallback': expected one of 'eager', 'error', got 3"):
         compiled(lambda x: x + 3, options={"fallback": 3})(x)
