@@ -991,6 +991,7 @@ def test_the_package_leaves_other_backends_alone():
 
 @device_only
 def test_set_stance():
+    torch._dynamo.utils.counters.clear()
     x = torch.ones(3, device=DEVICE)
     f = compiled(lambda x: x * 2 + 1)
     with torch.compiler.set_stance("force_eager"):
