@@ -256,7 +256,8 @@ def test_warmup():
 
 
 @pytest.mark.parametrize(
-    "pick", [lambda t: t, lambda t: t.t(), lambda t: t[:, ::2], lambda t: t[1:3], lambda t: t[0].expand(7, -1), lambda t: t.t()[::2]]
+    "pick",
+    [lambda t: t, lambda t: t.t(), lambda t: t[:, ::2], lambda t: t[1:3], lambda t: t[0].expand(7, -1), lambda t: t.t()[::2]],
 )
 def test_inputs_that_lie_in_memory_in_any_way(pick):
     f = torch.compile(lambda a: (a @ a.t() + a.sum(), a * 2), backend="tpu", dynamic=True)
