@@ -282,8 +282,8 @@ TPU_API TPU_MUST tpu_err *tpu_capture_end(const tpu_tensor *outputs, int noutput
  * but the last end as samples, the last one, with the largest values, as the graph. Its inputs are then: those of the
  * capture, where one whose size changes is flat (1-D: as many elements as it has when padded; those of the true size
  * stand in front, densely); and behind them each symbol's value, a 0-d int64 on the CPU. Results whose size changes are
- * flat too, or padded as they are. What cannot be padded, or makes another program for other sizes, is an error that
- * says what it is. */
+ * flat too, or padded as they are; none may be an input or a view of one. What cannot be padded, or makes another
+ * program for other sizes, is an error that says what it is. */
 typedef struct {
   int nsymbols, nsamples; /* up to 4 symbols */
   tpu_graph *const *samples;

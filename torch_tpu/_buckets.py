@@ -11,8 +11,11 @@ import bisect
 import contextlib
 import math
 import warnings
+from dataclasses import dataclass
 
 import torch
+
+from torch_tpu._graph import Graph, on_tpu
 
 _POWERS = (16, 32, 64, 128, 256, 512)
 _refused = set()
@@ -85,13 +88,19 @@ def _expr(n):
     return n.node.expr if isinstance(n, torch.SymInt) else n
 
 
+def _is_known(e, symbols):
+    """Whether an expression is a polynomial of these symbols, or a number."""
+    free = getattr(e, "free_symbols", ())
+    return not free or (set(free) <= set(symbols) and e.is_polynomial(*free))
+
+
+@dataclass
 class _Variant:
     """The program for one bucket of each symbol."""
 
-    def __init__(self, handle, padded, outputs):
-        self.handle = handle
-        self.padded = padded  # numbers of the inputs that come padded
-        self.outputs = outputs  # of each output: how it leaves
+    graph: Graph
+    outputs: list  # of each output: how it leaves, and what that takes
+    flat: dict  # {number of an input that goes in flat: the order in which its elements lie}
 
 
 class Buckets:
@@ -100,7 +109,7 @@ class Buckets:
     def __init__(self, part, settings, shared, returned):
         self.part, self.sizes, self.shared = part, settings["buckets"], shared
         self.returned = returned  # names of the nodes that leave the compiled function (not only saved for the backward)
-        self.known = {}
+        self.known, self.places = {}, {}
         self.accepted = []  # spans for which a program was made
         metas = [n.meta.get("val") for n in part.inputs]
         if not all(isinstance(v, torch.Tensor | torch.SymInt | int) for v in metas):
@@ -122,8 +131,7 @@ class Buckets:
         ]
         strides = [self._strides(v, symbols) for v in metas]
         for e in (e for tup in (*exprs, *out_exprs) for e in tup):
-            free = getattr(e, "free_symbols", ())
-            if not set(free) <= set(symbols) or (free and not e.is_polynomial(*free)):
+            if not _is_known(e, symbols):
                 raise Refused(f"the size {e} is no polynomial of the sizes of its inputs")
         if not self.symbols:
             raise Refused("no input tells the sizes")
@@ -141,11 +149,7 @@ class Buckets:
         if not isinstance(v, torch.Tensor):
             return ()
         out = tuple(map(_expr, v.stride()))
-        for e in out:
-            free = getattr(e, "free_symbols", ())
-            if not set(free) <= set(symbols) or (free and not e.is_polynomial(*free)):
-                return ()
-        return out
+        return out if all(_is_known(e, symbols) for e in out) else ()
 
     def _range(self, symbol):
         values = [v for m in self.metas for v in (m.shape if isinstance(m, torch.Tensor) else (m,))]
@@ -190,10 +194,8 @@ class Buckets:
         yield tuple((n, top) for n, (_, top) in zip(now, spans, strict=True))
 
     def _run(self, values, now, spans):
-        tops = tuple(top for _, top in spans)
-        stored = self.input_shapes(*tops)
-        saved = self._layouts(tops)
-        padded = tuple(i for i in self.dynamic if i in saved and tuple(values[i].shape) == stored[i])
+        stored, saved = self._stored(spans)
+        padded = tuple(i for i in saved if tuple(values[i].shape) == stored[i])
         variant = self.known.get((spans, padded))
         if variant is None:
             try:
@@ -204,15 +206,14 @@ class Buckets:
         if isinstance(variant, Refused):
             raise variant
         given = list(values)
-        for i in variant.varies:
-            if i not in padded:
-                room = math.prod(stored[i])
-                given[i] = flat(values[i], variant.orders[i], room) if room else values[i].new_empty(stored[i])
+        for i, order in variant.flat.items():
+            room = math.prod(stored[i])
+            given[i] = flat(values[i], order, room) if room else values[i].new_empty(stored[i])
         given = [g for g in given if isinstance(g, torch.Tensor)]
         given += [torch.tensor(n) for n in now]
-        made = iter(torch.ops.torch_tpu.run_graph.default._op(variant.handle.handle, given))
+        made = iter(variant.graph.run(given))
         shapes, out = self.output_shapes(*now), []
-        for kind, what, shape in zip(variant.kinds, variant.outputs, shapes, strict=True):
+        for (kind, what), shape in zip(variant.outputs, shapes, strict=True):
             if kind == "input":
                 out.append(values[what])
             elif kind == "number":
@@ -234,12 +235,20 @@ class Buckets:
         shapes = self.input_shapes(*now)
         with contextlib.suppress(Refused):
             for spans in self._spans(now):
-                tops = tuple(top for _, top in spans)
-                stored = self.input_shapes(*tops)
-                for i, layout in self._layouts(tops).items():
+                stored, saved = self._stored(spans)
+                for i, layout in saved.items():
                     if tuple(out[i].shape) == stored[i] != shapes[i]:
                         out[i] = _unpadded(out[i], layout, shapes[i], now)
         return out
+
+    def _stored(self, spans):
+        """Sizes of the inputs when padded, and how those lie that the forward graph saves padded."""
+        said = len(self.shared.get("padded", ()))  # by the forward graph, which may say more later
+        found = self.places.get(spans)
+        if found is None or found[0] != said:
+            tops = tuple(top for _, top in spans)
+            found = self.places[spans] = (said, self.input_shapes(*tops), self._layouts(tops))
+        return found[1:]
 
     def _layouts(self, tops):
         """{input: layout} of what the forward graph saves padded for these buckets."""
@@ -250,7 +259,8 @@ class Buckets:
             theirs = dict(zip(names, sizes, strict=True))
             if all(theirs.get(n) == mine[n] for n in mine):
                 where = [self.names.index(n) if n in self.names else None for n in names]
-                return {i: _renumbered(layouts[n.name], where) for i, n in enumerate(self.part.inputs) if n.name in layouts}
+                inputs = [(i, self.part.inputs[i].name) for i in self.dynamic]
+                return {i: _renumbered(layouts[name], where) for i, name in inputs if name in layouts}
         return {}
 
     # ---- compiling
@@ -263,15 +273,15 @@ class Buckets:
             rows += [tops[:i] + (n,) + tops[i + 1 :] for n in sorted({top - 1, low}, reverse=True) if low <= n < top]
         if len(spans) > 1:
             rows.append(tuple(low for low, _ in spans))
-        samples, info = [], {}
+        samples, leave, saved = [], [], {}
 
         def computed(outputs, inputs):
             """Numbers of the outputs that the program computes: they are neither inputs, views of inputs, nor numbers. What
             is only saved for the backward graph of an input whose size changes is copied, padded as it is."""
-            held = {x.untyped_storage()._cdata for x in inputs if part.on_tpu(x)}
+            held = {x.untyped_storage()._cdata for x in inputs if on_tpu(x)}
             out = []
             for i, (n, v) in enumerate(zip(part.outputs, outputs, strict=True)):
-                if not part.on_tpu(v):
+                if not on_tpu(v):
                     continue
                 if v.untyped_storage()._cdata in held:
                     if n.name in self.returned or not _is_dynamic(self.outputs[i]):
@@ -281,38 +291,22 @@ class Buckets:
             return out
 
         def sample(outputs, inputs):
-            handle = ops.capture_end_sample([outputs[i] for i in computed(outputs, inputs)])
-            samples.append(part.new_handle(handle))
+            samples.append(Graph(ops.capture_end_sample([outputs[i] for i in computed(outputs, inputs)])))
 
         def end(outputs, inputs):
-            mine = computed(outputs, inputs)
-            kinds, what, flags = [], [], []
-            saved = {}
+            mine, flags, kept = computed(outputs, inputs), [], {}
             shapes = self.output_shapes(*tops)
             for at, (n, v, meta, shape) in enumerate(zip(part.outputs, outputs, self.outputs, shapes, strict=True)):
-                if n in part.inputs and at not in mine:
-                    kinds.append("input")
-                    what.append(part.inputs.index(n))
-                    continue
-                if not part.on_tpu(v):
-                    if isinstance(v, torch.Tensor):
-                        raise Refused("it gives a tensor on the CPU")
-                    kinds.append("number")
-                    what.append(v)
-                    continue
                 if at not in mine:
-                    kinds.append("view")
-                    what.append(self._view(meta, v, inputs))
+                    leave.append(self._not_computed(n, v, meta, inputs))
                     continue
-                dynamic = _is_dynamic(meta)
-                is_flat = dynamic and n.name in self.returned
-                kinds.append("flat" if is_flat else "tensor")
-                what.append(memory_order(v))
-                if dynamic and not is_flat:
-                    saved[n.name] = len(flags)
-                flags.append(int(is_flat))
                 if tuple(v.shape) != shape:
                     raise Refused(f"{n.name} has another shape than its symbolic one")
+                is_flat = _is_dynamic(meta) and n.name in self.returned
+                leave.append(("flat", memory_order(v)) if is_flat else ("tensor", None))
+                if _is_dynamic(meta) and not is_flat:
+                    kept[n.name] = len(flags)
+                flags.append(int(is_flat))
             tensors = [outputs[i] for i in mine]
             given = [layouts.get(i, ()) for i, v in enumerate(self.metas) if isinstance(v, torch.Tensor)]
             handle = ops.capture_end_bucket(
@@ -326,35 +320,41 @@ class Buckets:
                 flags,
             )
             part.made(handle)
-            info.update(kinds=kinds, outputs=what, saved={n: ops.graph_layout(handle, i) for n, i in saved.items()})
-            return part.new_handle(handle)
+            saved.update({n: ops.graph_layout(handle, i) for n, i in kept.items()})
+            return Graph(handle)
 
         for row in rows[1:]:
             self._capture(row, sample)
-        variant = _Variant(self._capture(tops, end), tuple(layouts), info["outputs"])
-        variant.kinds = info["kinds"]
+        graph = self._capture(tops, end)
         shapes = [self.input_shapes(*row) for row in rows]
-        variant.varies = [i for i in self.dynamic if any(s[i] != shapes[0][i] for s in shapes)]
-        variant.orders = {i: captured_order(v) for i, v in enumerate(self._like(tops)) if i in self.dynamic}
-        for i in variant.varies:
-            if i not in variant.padded and math.prod(
-                shapes[0][i]
-            ):  # a tensor that fills its bucket is seen flat by a program of its own
-                full, room = torch.zeros(shapes[0][i], dtype=self.metas[i].dtype), math.prod(shapes[0][i])
-                torch.empty(room, dtype=full.dtype, device=self.device).copy_(full.to(self.device).view(-1))
-        if info["saved"]:
-            self.shared.setdefault("padded", []).append((self.names, tops, info["saved"]))
-        return variant
+        varies = [i for i in self.dynamic if i not in layouts and any(s[i] != shapes[0][i] for s in shapes)]
+        for i in varies:
+            room = math.prod(shapes[0][i])
+            if room:  # a tensor that fills its bucket is seen flat by a program of its own
+                full = torch.zeros(shapes[0][i], dtype=self.metas[i].dtype).to(self.device)
+                torch.empty(room, dtype=full.dtype, device=self.device).copy_(full.view(-1))
+        if saved:
+            self.shared.setdefault("padded", []).append((self.names, tops, saved))
+        like = self._like(tops)
+        return _Variant(graph, leave, {i: captured_order(like[i]) for i in varies})
+
+    def _not_computed(self, n, v, meta, inputs):
+        """How an output leaves that the program does not give."""
+        if n in self.part.inputs:
+            return "input", self.part.inputs.index(n)
+        if on_tpu(v):
+            return "view", self._view(meta, v, inputs)
+        if isinstance(v, torch.Tensor):
+            raise Refused("it gives a tensor on the CPU")
+        return "number", v
 
     def _view(self, meta, v, inputs):
         """An output that is a view of an input: the input's number, and where it lies in it for such sizes."""
         cdata = v.untyped_storage()._cdata
         exprs = (tuple(map(_expr, meta.stride())), (_expr(meta.storage_offset()),))
-        for e in (*exprs[0], *exprs[1]):
-            free = getattr(e, "free_symbols", ())
-            if not set(free) <= set(self.symbols) or (free and not e.is_polynomial(*free)):
-                raise Refused("it gives a view of an input that is no polynomial of the sizes")
-        i = next(i for i, x in enumerate(inputs) if self.part.on_tpu(x) and x.untyped_storage()._cdata == cdata)
+        if not all(_is_known(e, self.symbols) for e in (*exprs[0], *exprs[1])):
+            raise Refused("it gives a view of an input that is no polynomial of the sizes")
+        i = next(i for i, x in enumerate(inputs) if on_tpu(x) and x.untyped_storage()._cdata == cdata)
         return i, _function(self.names, exprs)
 
     def _like(self, row):

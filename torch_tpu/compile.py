@@ -17,6 +17,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from torch_tpu import _buckets, _megacache
+from torch_tpu._graph import Graph, on_tpu
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _OPTIONS = {
@@ -343,7 +344,7 @@ def _inline(gm, args):
 
 
 def _tensors_only(values):
-    if not all(_on_tpu(v) for v in values):
+    if not all(on_tpu(v) for v in values):
         raise NotImplementedError("numbers and tensors on the CPU cannot pass through control flow of a program")
     return list(values)
 
@@ -484,34 +485,26 @@ class _Host:
         return [_value(self.plan.gm, n, env) for n in self.outputs]
 
 
-def _on_tpu(x):
-    return isinstance(x, torch.Tensor) and x.device.type == "tpu"
-
-
 def _fresh(x):
     return x.clone() if isinstance(x, torch.Tensor) else x
 
 
-class _Compiled:
+class _Compiled(Graph):
     """A program, and what its callers need to know."""
 
     def __init__(self, handle, takes, numbers, outputs):
-        self.handle = handle
+        super().__init__(handle)
         self.takes = takes  # numbers of the inputs that it takes, which are tensors
         self.numbers = numbers  # {number of an output: its value} of outputs that are always the same: no tensors of the device
         self.noutputs = outputs
         self.plain = not numbers
 
     def run(self, values):
-        out = torch.ops.torch_tpu.run_graph.default._op(self.handle, [values[i] for i in self.takes])
+        out = super().run([values[i] for i in self.takes])
         if self.plain:
             return out
         tensors = iter(out)
         return [_fresh(self.numbers[i]) if i in self.numbers else next(tensors) for i in range(self.noutputs)]
-
-    def __del__(self):
-        with contextlib.suppress(Exception):  # at the interpreter's end
-            torch.ops.torch_tpu.release_graph.default._op(self.handle)
 
 
 class _Program:
@@ -566,9 +559,6 @@ class _Program:
         self.split.prepare()
         return None
 
-    on_tpu = staticmethod(lambda v: _on_tpu(v))
-    new_handle = staticmethod(lambda handle: _Compiled(handle, [], {}, 0))
-
     def capture(self, values, end):
         """Captures for such values; end(outputs, inputs) gives what becomes of it, and ends the capture."""
         with _plain_kernels():
@@ -585,7 +575,7 @@ class _Program:
         ops = torch.ops.torch_tpu
         device = next(t.device for n in (*self.nodes, *self.inputs) for t in _tensors(n) if t.device.type == "tpu")
         last = {u: n for n in self.nodes for u in _uses(n)}
-        keep = set(self.outputs)
+        keep = {*self.outputs, *(self.inputs if end is not None else ())}
         self._begin(device, end)
         node = None
         try:
@@ -599,13 +589,13 @@ class _Program:
             for node in self.nodes:
                 env[node] = _capture_call(self.plan.gm, node, env)
                 for u in _uses(node):
-                    if last[u] is node and u not in keep and end is None:
+                    if last[u] is node and u not in keep:
                         env.pop(u, None)
             node = None
             outputs = [_value(self.plan.gm, n, env) for n in self.outputs]
             if end is not None:
                 return end(outputs, [env.get(n) for n in self.inputs])
-            tensors = [v for v in outputs if _on_tpu(v)]
+            tensors = [v for v in outputs if on_tpu(v)]
             handle = ops.capture_end(tensors, self.plan.kind, self.name())
         except BaseException as error:
             refused = ops.capture_drop()
@@ -618,7 +608,7 @@ class _Program:
                 raise RuntimeError(f'torch.compile(backend="tpu") with the options of XLA {given}: {error}') from error
             raise
         self.made(handle)
-        numbers = {i: v for i, v in enumerate(outputs) if not _on_tpu(v)}
+        numbers = {i: v for i, v in enumerate(outputs) if not on_tpu(v)}
         return _Compiled(handle, takes, numbers, len(outputs))
 
     def made(self, handle):

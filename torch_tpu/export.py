@@ -1,6 +1,5 @@
 """torch_tpu.export: a torch.export.ExportedProgram as StableHLO, and StableHLO as a program that runs: docs/export.md."""
 
-import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from torch_tpu import _artifact, _core
 from torch_tpu import compile as _compile
+from torch_tpu._graph import Graph
 from torch_tpu.aot._trace import RANDOM_STATE, Value
 
 __all__ = ["Program", "StableHLO", "Value", "load", "to_stablehlo"]
@@ -299,7 +299,7 @@ class Program:
         taken = [*named, *(v for v in inputs if v.kind in _WEIGHTS)]
         known |= {id(v): i for i, v in enumerate(taken)}
         by_name = {(v.kind, v.name): i for i, v in enumerate(taken)}
-        self._handle = torch.ops.torch_tpu.graph_given(
+        handle = torch.ops.torch_tpu.graph_given(
             device,
             torch.frombuffer(bytearray(text), dtype=torch.uint8),
             [-1 if v.kind == "random" else known[id(v)] for v in inputs],
@@ -309,13 +309,14 @@ class Program:
             blocks,
             f"exported program {name}",
         )
+        self._graph = Graph(handle)
 
     def __call__(self, *args, **kwargs):
         leaves = self._leaves(args, kwargs)
         for x, want in zip(leaves, self._arguments, strict=True):
             self._check(x, want)
         with torch.no_grad():
-            out = torch.ops.torch_tpu.run_graph(self._handle, [*(leaves[i] for i in self._places), *self.state.values()])
+            out = self._graph.run([*(leaves[i] for i in self._places), *self.state.values()])
         if self.out_spec is None:
             return out
         return pytree.tree_unflatten([self._value(x, out) for x in self._result], self.out_spec)
@@ -360,10 +361,6 @@ class Program:
                 f"Expected all tensors to be on the same device, but found at least two devices, {self._device} (the program's) and "
                 f"{x.device} ({want.name}'s)"
             )
-
-    def __del__(self):
-        with contextlib.suppress(Exception):  # at the interpreter's end, or when there is none
-            torch.ops.torch_tpu.release_graph.default._op(self._handle)
 
 
 @dataclass

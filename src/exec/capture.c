@@ -473,6 +473,8 @@ static tpu_err *make_bucket(trace *t, tpu_graph *g, const tpu_bucket *b) {
   g->layouts = arena_alloc(&g->mem, (size_t)(g->nresults + 1) * sizeof *g->layouts);
   if (g->mem.failed) return err_nomem();
   if (b->nsymbols > IR_MAX_SYMBOLS) return capture_refuse(t, "has more than four sizes that change");
+  for (int r = 0; r < g->nresults; r++)
+    if (g->results[r].input >= 0) return capture_refuse(t, "gives back an input, in a bucket");
   for (int i = 0; i < b->nsamples; i++) {
     const tpu_graph *s = b->samples[i];
     samples[i] = s->sample;
@@ -509,11 +511,6 @@ static tpu_err *make_bucket(trace *t, tpu_graph *g, const tpu_bucket *b) {
   TPU_TRY(ir_bucket(t->g, &spec));
   TPU_TRY(flat_inputs(t, g, of_param));
   TPU_TRY(flat_results(t, g, &spec));
-  for (int r = 0; r < g->nresults; r++) {
-    int i = g->results[r].input;
-    if (i >= 0 && g->inputs[i].dims == g->inputs[i].sizes && g->inputs[i].ndim != c->inputs[i].ndim)
-      return capture_refuse(t, "gives back an input whose size changes");
-  }
   for (int i = 0; i < b->nsymbols; i++) {
     static const int64_t none[1];
     g->inputs[g->ninputs++] = (graph_input){

@@ -80,7 +80,7 @@ static tpu_err *take_outputs(tpu_graph *g, const tpu_given *given) {
     graph_input *in = to >= 0 && to < g->ninputs ? &g->inputs[to] : NULL;
     if (to < -1 || (to >= 0 && !in) ||
         (in && (in->written || in->dtype != t->dtype || in->ndim != t->ndim ||
-                memcmp(in->sizes, t->sizes, (size_t)t->ndim * sizeof *t->sizes) != 0)))
+                (t->ndim && memcmp(in->sizes, t->sizes, (size_t)t->ndim * sizeof *t->sizes) != 0))))
       return err_new(TPU_ERR_VALUE, "tpu: output %d of a given program cannot be written to input %d", i, to);
     g->places[g->nplaces++] = (graph_place){.store = in ? -1 : g->nstores, .input = to, .output = i, .nbytes = nbytes};
     if (in) {

@@ -186,8 +186,7 @@ bool bucket_count(const ir_extent *e, ir_linear *out) {
   return true;
 }
 
-bool bucket_unify(bucket *b, const ir_extent *x, const ir_extent *y, ir_extent *out) {
-  (void)b;
+bool bucket_unify(const ir_extent *x, const ir_extent *y, ir_extent *out) {
   *out = *x;
   if (!bucket_is_dynamic(x) && !bucket_is_dynamic(y)) return true;
   if (all_uniform(y)) return true;
@@ -320,18 +319,22 @@ static int outer_atoms(const ir_extent *dims, int ndim, const ir_atom **out, int
   return last;
 }
 
-/* The rows of x whose numbers `at` gives, an int32 for each row of the result. */
-static val take_rows(ir_graph *g, val x, val at, int64_t rows, int64_t inner) {
-  const int64_t flat[2] = {rows, inner}, column[2] = {rows, 1}, slice[2] = {1, inner};
-  const int offset[1] = {1}, zero[1] = {0};
-  const ir_gather_dims d = {.noffset = 1,
-                            .offset_dims = offset,
-                            .ncollapsed = 1,
-                            .collapsed_dims = zero,
-                            .nstart = 1,
-                            .start_index_map = zero,
-                            .index_vector_dim = 1};
-  return ir_gather(g, ir_reshape(g, x, 2, flat), ir_reshape(g, at, 2, column), &d, slice, false);
+/* What stands in dim d of x at the places that `at` gives, int32 numbers. */
+static val take_along(ir_graph *g, val x, int d, val at) {
+  int offset[IR_MAX_RANK], n = 0, along[1] = {d};
+  int64_t slice[IR_MAX_RANK], column[2] = {at->dims[0], 1};
+  for (int i = 0; i < x->ndim; i++) {
+    slice[i] = i == d ? 1 : x->dims[i];
+    if (i != d) offset[n++] = i;
+  }
+  const ir_gather_dims dims = {.noffset = n,
+                               .offset_dims = offset,
+                               .ncollapsed = 1,
+                               .collapsed_dims = along,
+                               .nstart = 1,
+                               .start_index_map = along,
+                               .index_vector_dim = 1};
+  return ir_gather(g, x, ir_reshape(g, at, 2, column), &dims, slice, false);
 }
 
 typedef enum { STORED, REAL } measure;
@@ -367,20 +370,7 @@ val bucket_relayout(bucket *b, val x, int d, const ir_extent *from, const ir_ext
   val at = ir_iota(g, TPU_I32, 1, &x->dims[d], 0);
   at = renumber(b, at, atoms[0], to->natoms, STORED, REAL);
   at = renumber(b, at, atoms[1], from->natoms, REAL, STORED);
-  int offset[IR_MAX_RANK], n = 0, along[1] = {d};
-  int64_t slice[IR_MAX_RANK], column[2] = {x->dims[d], 1};
-  for (int i = 0; i < x->ndim; i++) {
-    slice[i] = i == d ? 1 : x->dims[i];
-    if (i != d) offset[n++] = i;
-  }
-  const ir_gather_dims dims = {.noffset = n,
-                               .offset_dims = offset,
-                               .ncollapsed = 1,
-                               .collapsed_dims = along,
-                               .nstart = 1,
-                               .start_index_map = along,
-                               .index_vector_dim = 1};
-  return ir_gather(g, x, ir_reshape(g, at, 2, column), &dims, slice, false);
+  return take_along(g, x, d, at);
 }
 
 /* pack: padded -> flat; else flat -> padded. */
@@ -405,7 +395,7 @@ static val repack(bucket *b, val x, const ir_extent *dims, int ndim, const int64
   if (!front) {
     val at = ir_iota(g, TPU_I32, 1, &rows, 0);
     at = renumber(b, at, atoms, n, pack ? REAL : STORED, pack ? STORED : REAL);
-    x = take_rows(g, x, at, rows, inner);
+    x = take_along(g, ir_reshape(g, x, 2, (const int64_t[]){rows, inner}), 0, at);
   }
   return pack ? ir_reshape(g, x, 1, &all) : ir_reshape(g, x, ndim, sizes);
 }

@@ -62,7 +62,7 @@ bool bucket_is_dynamic(const ir_extent *e);
 /* The one linear count of the dim, when what counts stands in front; false: it does not. */
 bool bucket_count(const ir_extent *e, ir_linear *out);
 /* What two dims of one size have in common; false: they are laid out in different ways. */
-bool bucket_unify(bucket *b, const ir_extent *x, const ir_extent *y, ir_extent *out);
+bool bucket_unify(const ir_extent *x, const ir_extent *y, ir_extent *out);
 /* x with dim d laid out as `to`. */
 val bucket_relayout(bucket *b, val x, int d, const ir_extent *from, const ir_extent *to);
 /* x with `fill`, a scalar, where it does not count in the dims marked in `which`. NULL after an error. */

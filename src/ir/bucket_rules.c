@@ -15,7 +15,7 @@ static bool any_dynamic(const ir_extent *dims, int n) {
 /* Dim d of operand i is to go together with a dim laid out as *have: it is laid out anew when it has to be. */
 static bool align(bucket_op *o, int i, int d, ir_extent *have) {
   ir_extent *mine = &o->in[i][d], both;
-  if (bucket_unify(o->b, have, mine, &both)) {
+  if (bucket_unify(have, mine, &both)) {
     *have = both;
     return true;
   }
@@ -498,7 +498,8 @@ static bool reduce(bucket_op *o) {
   int64_t dims[2 * IR_MAX_RANK];
   bool gone[IR_MAX_RANK] = {false};
   int n = bucket_attr(o, "dimensions", dims);
-  if (n < 0 || !unify_inputs(o, op->nout)) return n >= 0 ? false : bucket_refuse(o, "changes its dims");
+  if (n < 0) return bucket_refuse(o, "changes its dims");
+  if (!unify_inputs(o, op->nout)) return false;
   for (int i = 0; i < n; i++) gone[dims[i]] = true;
   for (int i = 0; i < op->nout; i++) {
     if (!mask_operand(o, i, gone, op->in[op->nout + i])) return false;

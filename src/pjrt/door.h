@@ -3,6 +3,7 @@
 #define TPU_PJRT_DOOR_H
 #include <stdatomic.h>
 
+#include "base/buf.h"
 #include "pjrt/abi.h"
 #include "pjrt/pjrt.h"
 
@@ -69,6 +70,8 @@ void door_error_drop(const pjrt_api *api, PJRT_Error *take_e);
 TPU_MUST tpu_err *door_no_result(const pjrt_api *api, const char *call);
 
 /* mem_free(*out) */
+/* Serialized options for a program of one device: the client's own, and those that the text ends with. */
+TPU_MUST tpu_err *door_options(pjrt_client *c, const char *text, size_t len, buf *out);
 /* What the compiler made of the program (*out: mem_free), and what it is written as: "hlo_with_config". */
 TPU_MUST tpu_err *door_optimized(const pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len, char format[32]);
 TPU_MUST tpu_err *door_serialize(pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len);

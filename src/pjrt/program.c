@@ -1,106 +1,7 @@
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/mem.h"
 #include "pjrt/door.h"
-
-/* CompileOptionsProto { executable_build_options (3) { num_replicas (4): 1, num_partitions (5): 1 },
- *                       compile_portable_executable (4): true } */
-static const char portable_options[] = "\x1a\x04\x20\x01\x28\x01\x20\x01";
-/* XLA's CPU backend has "fast" maximum and minimum switched on, which lose NaN; PyTorch's keep it. The same bytes, and
- * env_option_overrides (7) { "xla_cpu_enable_fast_min_max": false }. */
-static const char cpu_options[] =
-    "\x1a\x04\x20\x01\x28\x01\x20\x01"
-    "\x3a\x21\x0a\x1b"
-    "xla_cpu_enable_fast_min_max"
-    "\x12\x02\x10\x00";
-
-const char *pjrt_portable_options(size_t *len) {
-  *len = sizeof portable_options - 1;
-  return portable_options;
-}
-
-const char *pjrt_default_options(pjrt_client *c, size_t *len) {
-  bool cpu = !strcmp(pjrt_platform(c), "cpu");
-  *len = cpu ? sizeof cpu_options - 1 : sizeof portable_options - 1;
-  return cpu ? cpu_options : portable_options;
-}
-
-/* ---- options at the end of a text ---- */
-
-static const char mark[] = "// xla: ";
-
-/* Where the lines begin that a text ends with; its end when there are none. */
-static const char *options_at(const char *text, const char *end) {
-  while (end - text > (ptrdiff_t)sizeof mark && end[-1] == '\n') {
-    const char *line = end - 1;
-    while (line > text && line[-1] != '\n') line--;
-    if ((size_t)(end - line) < sizeof mark || memcmp(line, mark, sizeof mark - 1) != 0) break;
-    end = line;
-  }
-  return end;
-}
-
-static void put_varint(buf *b, uint64_t v) {
-  for (; v > 127; v >>= 7) buf_char(b, (char)((v & 127) | 128));
-  buf_char(b, (char)v);
-}
-
-static void put_field(buf *b, int key, const char *bytes, size_t n) {
-  put_varint(b, (uint64_t)key);
-  put_varint(b, n);
-  buf_bytes(b, bytes, n);
-}
-
-/* OptionOverrideProto { string (1) | bool (2) | int64 (3) | double (4) } */
-static bool put_value(buf *b, const char *s, size_t n) {
-  char number[64], *end;
-  if (n >= 2 && s[0] == '"' && s[n - 1] == '"') return put_field(b, 0x0a, s + 1, n - 2), true;
-  if (n == 4 && !memcmp(s, "true", 4)) return buf_bytes(b, "\x10\x01", 2), true;
-  if (n == 5 && !memcmp(s, "false", 5)) return buf_bytes(b, "\x10\x00", 2), true;
-  if (!n || n >= sizeof number) return false;
-  memcpy(number, s, n);
-  number[n] = 0;
-  errno = 0;
-  long long i = strtoll(number, &end, 10);
-  if (!*end && !errno) return buf_char(b, 0x18), put_varint(b, (uint64_t)i), true;
-  double d = strtod(number, &end);
-  if (*end) return false;
-  uint64_t bits;
-  memcpy(&bits, &d, sizeof bits);
-  buf_char(b, 0x21);
-  for (int k = 0; k < 8; k++) buf_char(b, (char)(bits >> 8 * k));
-  return true;
-}
-
-/* CompileOptionsProto.env_option_overrides (7): a map entry { name (1), OptionOverrideProto (2) } */
-static tpu_err *put_options(buf *b, const char *line, const char *end) {
-  buf entry, value;
-  buf_init(&entry);
-  buf_init(&value);
-  tpu_err *e = NULL;
-  while (line < end && !e) {
-    const char *stop = memchr(line, '\n', (size_t)(end - line)), *name = line + sizeof mark - 1;
-    const char *equals = memchr(name, ' ', (size_t)(stop - name));
-    buf_clear(&entry);
-    buf_clear(&value);
-    if (!equals || stop - equals < 4 || memcmp(equals, " = ", 3) != 0 ||
-        !put_value(&value, equals + 3, (size_t)(stop - equals - 3))) {
-      e = err_new(TPU_ERR_VALUE, "an option of XLA: expected NAME = VALUE, got %.*s", (int)(stop - name), name);
-    } else {
-      put_field(&entry, 0x0a, name, (size_t)(equals - name));
-      put_field(&entry, 0x12, value.data, value.len);
-      put_field(b, 0x3a, entry.data, entry.len);
-    }
-    line = stop + 1;
-  }
-  if (!e && (entry.failed || value.failed || b->failed)) e = err_nomem();
-  buf_free(&entry);
-  buf_free(&value);
-  return e;
-}
 
 tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *options, size_t options_len,
                       pjrt_exec **out) {
@@ -108,18 +9,13 @@ tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *
   buf own;
   buf_init(&own);
   if (!options) {
-    options = pjrt_default_options(c, &options_len);
-    const char *more = options_at(text, text + len);
-    if (more < text + len) {
-      buf_bytes(&own, options, options_len);
-      tpu_err *e = put_options(&own, more, text + len);
-      if (e) {
-        buf_free(&own);
-        return e;
-      }
-      options = own.data;
-      options_len = own.len;
+    tpu_err *e = door_options(c, text, len, &own);
+    if (e) {
+      buf_free(&own);
+      return e;
     }
+    options = own.data;
+    options_len = own.len;
   }
   PJRT_Program p = door_program(text, len);
   PJRT_Client_Compile_Args a = {

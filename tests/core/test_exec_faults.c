@@ -60,20 +60,26 @@ static const char given_text[] =
     "    return %arg0, %arg1\n  }\n}\n// xla: xla_some = 3\n// xla: xla_other = \"a b\"\n";
 static const int64_t given_sizes[] = {2, 3};
 
+/* A program of two inputs and two outputs, of these types. */
+static tpu_given given_of(const char *text, const tpu_tensor *in, const tpu_tensor *out, const int *parameters,
+                          const int *places) {
+  return (tpu_given){.text = text,
+                     .len = strlen(text),
+                     .inputs = in,
+                     .parameters = parameters,
+                     .outputs = out,
+                     .places = places,
+                     .ninputs = 2,
+                     .nparameters = 2,
+                     .noutputs = 2};
+}
+
 /* A program that was given as text: its first output is a result, its second is written to its second input. */
 static tpu_err *given_session(int n) {
   (void)n;
   const tpu_tensor types[2] = {{.sizes = given_sizes, .ndim = 2, .dtype = TPU_F32}, {.dtype = TPU_I64}};
   const int order[2] = {0, 1}, places[2] = {-1, 1};
-  const tpu_given given = {.text = given_text,
-                           .len = sizeof given_text - 1,
-                           .inputs = types,
-                           .parameters = order,
-                           .outputs = types,
-                           .places = places,
-                           .ninputs = 2,
-                           .nparameters = 2,
-                           .noutputs = 2};
+  const tpu_given given = given_of(given_text, types, types, order, places);
   xt a = {0}, b = {0};
   float host[6] = {1};
   int64_t number = 5;
@@ -205,15 +211,7 @@ TEST(what_is_no_given_program) {
     in[0].sizes = cases[k].in;
     out[0].sizes = cases[k].out;
     const int order[2] = {cases[k].parameter, 1}, places[2] = {-1, cases[k].place};
-    const tpu_given given = {.text = cases[k].text,
-                             .len = strlen(cases[k].text),
-                             .inputs = in,
-                             .parameters = order,
-                             .outputs = out,
-                             .places = places,
-                             .ninputs = 2,
-                             .nparameters = 2,
-                             .noutputs = 2};
+    const tpu_given given = given_of(cases[k].text, in, out, order, places);
     tpu_graph *g = NULL;
     CHECK_ERR(tpu_graph_given(&given, "given", "given program", &g),
               strstr(cases[k].error, "cannot be read") ? TPU_ERR_RUNTIME : TPU_ERR_VALUE, cases[k].error);

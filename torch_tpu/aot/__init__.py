@@ -14,7 +14,8 @@ from ctypes import byref, c_char_p, c_size_t, c_void_p
 from dataclasses import dataclass, field
 
 from torch_tpu import _core
-from torch_tpu.aot import _flops, _hlo, _links, _mesh, _time
+from torch_tpu.aot import _flops, _hlo, _links, _mesh, _report, _time
+from torch_tpu.aot._report import megabytes
 from torch_tpu.aot.chips import CHIPS, Chip, known_forms
 
 __all__ = [
@@ -130,12 +131,11 @@ class Memory:
         return None if self.limit is None else self.total <= self.limit
 
     def __str__(self):
-        mb = lambda n: f"{n / 1e6:,.1f} MB"  # noqa: E731
-        kinds = ", ".join(f"{k} {mb(n)}" for k, n in self.by_kind.items())
-        limit = f" of {mb(self.limit)} ({100 * self.total / self.limit:.1f} %)" if self.limit else ""
+        kinds = ", ".join(f"{k} {megabytes(n)}" for k, n in self.by_kind.items())
+        limit = f" of {megabytes(self.limit)} ({100 * self.total / self.limit:.1f} %)" if self.limit else ""
         return (
-            f"{mb(self.total)}{limit}: arguments {mb(self.arguments)} ({kinds}), outputs {mb(self.outputs)} of which "
-            f"{mb(self.aliased)} in place, temporaries {mb(self.temporaries)}, code {mb(self.code)}; peak {mb(self.peak)}"
+            f"{megabytes(self.total)}{limit}: arguments {megabytes(self.arguments)} ({kinds}), outputs {megabytes(self.outputs)} of which "
+            f"{megabytes(self.aliased)} in place, temporaries {megabytes(self.temporaries)}, code {megabytes(self.code)}; peak {megabytes(self.peak)}"
         )
 
 
@@ -393,8 +393,6 @@ class Program:
     def report(self, path, title=None):
         """Writes a page about the program to this file: memory by what it is for against the limit, time by instruction and by
         line, bytes and time of each instruction. HTML with pictures in one file; needs no network."""
-        from torch_tpu.aot import _report
-
         text = _report.program_page(self, title or f"A program on {self.topology.name}")
         with open(path, "w", encoding="utf-8") as f:
             f.write(text)

@@ -172,22 +172,16 @@ def program_page(program, title):
 
 def script_page(watch, text):
     """The page of a script that ran under `aot run`: the text report, and pictures of where the time goes."""
-    lines, ops = {}, {}
-    for w in watch.programs:
-        s = w.runs * ((w.seconds or 0.0) + watch.launch)
-        lines[w.where] = lines.get(w.where, 0.0) + s
-        ops[w.op] = ops.get(w.op, 0.0) + s
 
-    def picture(found):
-        rows = sorted(found.items(), key=lambda kv: -kv[1])[:20]
-        return bars([(k or "(no line)", v, f"{v * 1e3:,.3f} ms", k) for k, v in rows])
+    def picture(by):
+        return bars([(k or "(no line)", s, f"{s * 1e3:,.3f} ms", k) for k, (_, _, s) in watch.spent(by)[:20]])
 
     said = "Estimated time of the device and stated launch costs, of all runs together."
     return page(
         f"A script on {watch.topology.name}",
         [
             ("Report", "These are estimates: the model of docs/aot.md.", f"<pre>{html.escape(text)}</pre>"),
-            ("Time by line", said, picture(lines)),
-            ("Time by operator", said, picture(ops)),
+            ("Time by line", said, picture(lambda w: w.where)),
+            ("Time by operator", said, picture(lambda w: w.op)),
         ],
     )

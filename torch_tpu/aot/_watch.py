@@ -110,6 +110,14 @@ class Watch:
         reads = collections.Counter(e.text or "(no line)" for e in self._explain.reads)
         return self.report(wall, reads)
 
+    def spent(self, by):
+        """[(by(program), (programs, runs, seconds of the device and launches))], costliest first."""
+        out = {}
+        for w in self.programs:
+            n, count, s = out.get(by(w), (0, 0, 0.0))
+            out[by(w)] = (n + 1, count + w.runs, s + w.runs * ((w.seconds or 0.0) + self.launch))
+        return sorted(out.items(), key=lambda kv: -kv[1][2])
+
     def report(self, wall, reads):
         t, programs = self.topology, self.programs
         runs = sum(w.runs for w in programs)
@@ -130,12 +138,8 @@ class Watch:
             out.append(f"  without estimate {len(programs) - len(known)} programs")
         if self.folder:
             out.append(f"  cache folder     {self.folder}: {self.kept} executables")
-        lines = {}
-        for w in programs:
-            n, count, s = lines.get(w.where, (0, 0, 0.0))
-            lines[w.where] = (n + 1, count + w.runs, s + w.runs * ((w.seconds or 0.0) + self.launch))
         out.append("  costliest lines, where a program was made first (device and launches, runs, programs):")
-        for line, (n, count, s) in sorted(lines.items(), key=lambda kv: -kv[1][2])[:10]:
+        for line, (n, count, s) in self.spent(lambda w: w.where)[:10]:
             out.append(f"    {s * 1e3:12,.3f} ms {count:8} {n:5}  {line or '(no line: deferred or compiled on another thread)'}")
         if reads:
             out.append("  host reads by line:")
