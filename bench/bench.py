@@ -5,6 +5,7 @@
     python bench/bench.py start       # from the start of a process to its first training step (bench/start.py)
     python bench/bench.py compiled    # whole models compiled, beside inductor and JAX (bench/compiled.py)
     python bench/bench.py ladder      # a Llama-3-style step on TPUs that are not here, mode by mode, beside JAX (bench/ladder.py)
+    python bench/bench.py rows        # operators on a TPU that is not here, beside JAX's (bench/rows.py)
 
 One line a row: the least time of one call on each device, and their ratio. `dispatch` is until the call returns; everything else
 ends with a read of one value, shared by all calls of a round, so that queued work is part of it. `first` is the first call,
@@ -306,6 +307,6 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1 and sys.argv[1] in ("traffic", "start", "compiled", "ladder"):
+    if len(sys.argv) > 1 and sys.argv[1] in ("traffic", "start", "compiled", "ladder", "rows"):
         sys.exit(__import__(sys.argv[1]).main(sys.argv[2:]))
     main()
