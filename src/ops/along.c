@@ -170,8 +170,34 @@ void t_sort(op_ctx *c, val x, int dim, bool descending, val *values, val *indice
   *indices = out[1];
 }
 
+/* Value and place in one reduction, which a TPU reads x once for: the first of the best, the first NaN before all. */
+static void arg_reduce_pairs(op_ctx *c, val x, int dim, bool max, bool keep, val *value, val *index) {
+  tpu_dtype d = (tpu_dtype)x->dtype, di = t_index_dtype(t_size(x, dim));
+  const val xs[2] = {x, ir_iota(G, di, x->ndim, x->dims, dim)};
+  const val start[2] = {max ? ir_const_min(G, d, 0, NULL) : ir_const_max(G, d, 0, NULL), ir_const_max(G, di, 0, NULL)};
+  val b[4], out[2];
+  int64_t dims[T_MAX_DIMS];
+  if (ir_failed(G)) return;
+  for (int i = 0; i < x->ndim; i++) dims[i] = i == dim ? 1 : x->dims[i];
+  ir_reduce_begin(G, xs, start, 2, 1, &dim, b);
+  val first = ir_compare(G, max ? IR_GT : IR_LT, b[0], b[2]), same = ir_compare(G, IR_EQ, b[0], b[2]);
+  val nan0 = t_is_nan(c, b[0]), nan2 = t_is_nan(c, b[2]);
+  if (nan0) {
+    first = ir_binary(G, IR_OR, first, ir_binary(G, IR_AND, nan0, ir_unary(G, IR_NOT, nan2)));
+    same = ir_binary(G, IR_OR, same, ir_binary(G, IR_AND, nan0, nan2));
+  }
+  val take = ir_binary(G, IR_OR, first, ir_binary(G, IR_AND, same, ir_compare(G, IR_LT, b[1], b[3])));
+  ir_reduce_end(G, (const val[]){ir_select(G, take, b[0], b[2]), ir_select(G, take, b[1], b[3])}, out);
+  *value = keep ? t_reshape(c, out[0], x->ndim, dims) : out[0];
+  *index = keep ? t_reshape(c, out[1], x->ndim, dims) : out[1];
+}
+
 void t_arg_reduce(op_ctx *c, val x, int dim, bool max, bool keep, val *value, val *index) {
   int64_t n = t_size(x, dim);
+  if (!ir_is_cpu(G) && x->dtype != TPU_BOOL && !ir_sizes_vary(G)) {
+    arg_reduce_pairs(c, x, dim, max, keep, value, index);
+    return;
+  }
   val best = max ? t_amax(c, x, &dim, 1, true) : t_amin(c, x, &dim, 1, true);
   val hit = ir_compare(G, IR_EQ, x, t_broadcast_to(c, best, x->ndim, x->dims)), nan = t_is_nan(c, x);
   if (nan) hit = ir_binary(G, IR_OR, hit, nan);
@@ -302,7 +328,9 @@ static void scan_lanes(op_ctx *c, val *xs, const val *identity, int n, int dim, 
 }
 
 void t_scan(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f, bool cheap) {
-  if (ir_sizes_vary(G)) {
+  /* XLA makes blocks of such windows by itself; on a TPU they take half of what our loop over blocks does, and of a
+   * million elements and more in a row a hundredth. */
+  if (ir_sizes_vary(G) || !ir_is_cpu(G)) {
     if (!ir_failed(G) && ir_numel(xs[0])) scan_windows(c, xs, identity, n, dim, f);
     return;
   }

@@ -18,7 +18,17 @@ static val identity(op_ctx *c, ir_opcode body, tpu_dtype d) {
   }
 }
 
-val t_reduce(op_ctx *c, ir_opcode body, val x, const int *dims, int n, bool keep) {
+/* Keeps the first operand when it is the larger (smaller) one or NaN: so a NaN wins, whatever a maximum does with it. */
+static val reduce_compared(op_ctx *c, ir_opcode body, val x, val start, int n, const int *dims) {
+  val b[2], out;
+  ir_reduce_begin(G, &x, &start, 1, n, dims, b);
+  val first = ir_compare(G, body == IR_MAX ? IR_GT : IR_LT, b[0], b[1]), nan = ir_compare(G, IR_NE, b[0], b[0]);
+  val best = ir_select(G, ir_binary(G, IR_OR, first, nan), b[0], b[1]);
+  ir_reduce_end(G, &best, &out);
+  return out;
+}
+
+static val reduce(op_ctx *c, ir_opcode body, val x, const int *dims, int n, bool keep, bool compare) {
   int all[MAX_DIMS];
   int64_t kept[MAX_DIMS];
   if (ir_failed(G)) return x;
@@ -35,14 +45,21 @@ val t_reduce(op_ctx *c, ir_opcode body, val x, const int *dims, int n, bool keep
       return op_fail(c, TPU_ERR_RUNTIME, "dimension %d of a value with %d dimensions", dims[i], x->ndim);
     kept[dims[i]] = 1;
   }
-  val r = t_cast(c, ir_reduce(G, body, t_cast(c, x, m), identity(c, body, m), n, dims), d);
+  val r = compare ? reduce_compared(c, body, x, identity(c, body, d), n, dims)
+                  : t_cast(c, ir_reduce(G, body, t_cast(c, x, m), identity(c, body, m), n, dims), d);
   return keep ? t_reshape(c, r, x->ndim, kept) : r;
+}
+
+val t_reduce(op_ctx *c, ir_opcode body, val x, const int *dims, int n, bool keep) {
+  return reduce(c, body, x, dims, n, keep, false);
 }
 
 val t_sum(op_ctx *c, val x, const int *dims, int n, bool keep) { return t_reduce(c, IR_ADD, x, dims, n, keep); }
 
-/* XLA's CPU compiler drops a NaN in max and min reductions: a reduction of its own says where one was. */
+/* XLA's CPU compiler drops a NaN in max and min reductions: a reduction of its own says where one was. On a TPU that
+ * would read x a second time; there the body says it. */
 static val extreme(op_ctx *c, ir_opcode body, val x, const int *dims, int n, bool keep) {
+  if (!ir_is_cpu(G) && !ir_sizes_vary(G) && ir_is_float((tpu_dtype)x->dtype)) return reduce(c, body, x, dims, n, keep, true);
   val r = t_reduce(c, body, x, dims, n, keep);
   if (!ir_is_float((tpu_dtype)x->dtype) || ir_failed(G)) return r;
   val nan = t_reduce(c, IR_OR, ir_compare(G, IR_NE, x, x), dims, n, keep);
