@@ -556,6 +556,10 @@ OP(linalg_slogdet, "aten::_linalg_slogdet") {
 /* ---- Householder reflections
  * ------------------------------------------------------------------------------------------ */
 
+/* XLA has both steps, in blocks whose updates are products; ours change the whole matrix for each column, which on a TPU
+ * takes as many passes over HBM. On CPUs ours is kept. */
+static bool by_expander(op_ctx *c, val a) { return !ir_is_cpu(G) && a->dtype == TPU_F32 && !ir_sizes_vary(G); }
+
 val mat_reflections(op_ctx *c, val a, val tau, int64_t n) {
   int rd = a->ndim - 2, cd = a->ndim - 1;
   int64_t k = t_size(tau, tau->ndim - 1), dims[T_MAX_DIMS];
@@ -563,6 +567,15 @@ val mat_reflections(op_ctx *c, val a, val tau, int64_t n) {
   dims[cd] = n;
   val start = mat_identity(c, t_zeros(c, (tpu_dtype)a->dtype, a->ndim, dims));
   if (ir_failed(G) || ir_numel(start) == 0 || k == 0) return start;
+  if (by_expander(c, a) && n >= k && mat_rows(a) >= n) {
+    int64_t low[T_MAX_DIMS] = {0}, high[T_MAX_DIMS] = {0}, inside[T_MAX_DIMS] = {0};
+    high[cd] = n - mat_cols(a);
+    a = ir_pad(G, a, t_scalar(c, TPU_F32, 0), low, high, inside);
+    val out, in[2] = {a, tau};
+    ir_custom_call(G, "ProductOfElementaryHouseholderReflectors", NULL, in, 2, 1, (const tpu_dtype[]){TPU_F32}, (const int[]){a->ndim},
+                   (const int64_t *const[]){a->dims}, &out);
+    return out;
+  }
   val init[2] = {start, ir_const_i(G, TPU_I32, k - 1, 0, NULL)}, s[2], out[2];
   ir_while_begin(G, init, 2, s);
   ir_while_body(G, ir_compare(G, IR_GE, s[1], t_scalar(c, TPU_I32, 0)), s);
@@ -590,6 +603,14 @@ void mat_geqrf(op_ctx *c, val a, val *r, val *tau) {
   *r = a;
   *tau = init[1];
   if (ir_failed(G) || ir_numel(a) == 0) return;
+  if (by_expander(c, a)) {
+    val both[2];
+    ir_custom_call(G, "Qr", NULL, &a, 1, 2, (const tpu_dtype[]){d, d}, (const int[]){a->ndim, cd},
+                   (const int64_t *const[]){a->dims, init[1]->dims}, both);
+    *r = both[0];
+    *tau = both[1];
+    return;
+  }
   ir_while_begin(G, init, 3, s);
   ir_while_body(G, ir_compare(G, IR_LT, s[2], ir_const_i(G, TPU_I32, k, 0, NULL)), s);
   val x = s[0], i = s[2], row = t_iota_dim(c, TPU_I32, a->ndim, rd, m), col = t_iota_dim(c, TPU_I32, a->ndim, cd, n);

@@ -130,6 +130,21 @@ OP(index_fill_tensor, "aten::index_fill.int_Tensor") { index_fill(c, T(3)); }
 
 OP(embedding, "aten::embedding") { RET(t_take(c, T(0), 0, T(1))); }
 
+/* The rows of g summed in g's dtype into zeros of dtype `out`, dims [rows, width], without a table of all rows in g's: each
+ * row is added to the first one of its index, and that one is put in its place. Indices out of range are dropped. */
+static val embedding_sums(op_ctx *c, val index, val g, tpu_dtype out, const int64_t *dims) {
+  int64_t n = g->dims[0];
+  val place = ir_iota(G, TPU_I32, 1, &n, 0), none = ir_const_i(G, TPU_I32, n, 1, &n);
+  val outside = t_or(c, ir_compare(G, IR_LT, index, t_like(c, index, 0)),
+                     ir_compare(G, IR_GE, index, t_like(c, index, (double)dims[0])));
+  val first = t_take(c, t_scatter(c, ir_const_i(G, TPU_I32, n, 1, dims), 0, index, place, IR_MIN), 0, index);
+  first = ir_select(G, outside, none, first);
+  val sum = t_scatter_slices(c, t_like(c, g, 0), 0, first, g, IR_ADD);
+  val is_first = ir_compare(G, IR_EQ, first, place);
+  index = ir_select(G, is_first, index, t_like(c, index, (double)dims[0]));
+  return t_scatter_slices(c, t_zeros(c, out, 2, dims), 0, index, t_cast(c, sum, out), T_REPLACE);
+}
+
 /* grad [..., D] summed into [rows, D] by index [...]; the padding row gets nothing. */
 OP(embedding_dense_backward, "aten::embedding_dense_backward") {
   val grad = T(0), index = t_flatten(c, T(1));
@@ -145,5 +160,10 @@ OP(embedding_dense_backward, "aten::embedding_dense_backward") {
     val count = t_scatter(c, t_zeros(c, d, 1, &rows), 0, index, ir_const_f(G, d, 1, 1, index->dims), IR_ADD);
     g = t_div(c, g, t_unsqueeze(c, t_take(c, count, 0, index), 1));
   }
-  RET(t_scatter_slices(c, t_zeros(c, d, 2, (const int64_t[]){rows, width}), 0, index, g, IR_ADD));
+  const int64_t dims[2] = {rows, width};
+  if (!ir_is_cpu(G) && d != (tpu_dtype)grad->dtype && n < rows && n > 0 && width > 0) {
+    RET(embedding_sums(c, index, t_cast(c, g, d), (tpu_dtype)grad->dtype, dims));
+    return;
+  }
+  RET(t_scatter_slices(c, t_zeros(c, d, 2, dims), 0, index, g, IR_ADD));
 }
