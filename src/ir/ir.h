@@ -203,8 +203,9 @@ val ir_reduce_window(ir_graph *g, ir_opcode body, val x, val init, const ir_wind
 /* Any body, n inputs of equal shape (max pooling with indices: values and indices). */
 void ir_reduce_window_begin(ir_graph *g, const val *xs, const val *inits, int n, const ir_window *w, val *body_args);
 void ir_reduce_window_end(ir_graph *g, const val *body_results, val *out);
-/* select: IR_GE or IR_LE picks the element, scatter adds. base/window dilation must be 1. */
-val ir_select_and_scatter(ir_graph *g, val x, val source, val init, ir_cmp select, const ir_window *w);
+/* select: IR_GE or IR_LE picks the element, scatter adds. nan: a NaN is picked before a number, the last of several.
+ * base/window dilation must be 1. */
+val ir_select_and_scatter(ir_graph *g, val x, val source, val init, ir_cmp select, bool nan, const ir_window *w);
 
 /* ---- matmul, convolution --------------------------------------------------------------------------------------- */
 

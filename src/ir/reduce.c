@@ -175,7 +175,17 @@ void ir_reduce_window_end(ir_graph *g, const val *body_results, val *out) {
   close_body(g, "reduce_window", body_results, out);
 }
 
-val ir_select_and_scatter(ir_graph *g, val x, val source, val init, ir_cmp select, const ir_window *w) {
+/* Whether the first of two scalars stays picked. */
+static bool select_region(ir_graph *g, ir_cmp select, bool nan, tpu_dtype dtype) {
+  if (!nan || !ir_is_float(dtype)) return node_simple_region(g, -2 - (int)select, dtype);
+  node_region(g, 2);
+  val a = node_region_arg(g, 0, dtype, 0, g->poison.v.dims), b = node_region_arg(g, 1, dtype, 0, g->poison.v.dims);
+  val only = ir_binary(g, IR_AND, ir_compare(g, IR_NE, a, a), ir_compare(g, IR_EQ, b, b));
+  val r = ir_binary(g, IR_OR, ir_compare(g, select, a, b), only);
+  return node_ok(g) && node_region_end(g, &r, 1);
+}
+
+val ir_select_and_scatter(ir_graph *g, val x, val source, val init, ir_cmp select, bool nan, const ir_window *w) {
   const char *name = "stablehlo.select_and_scatter";
   val in[3] = {x, source, init};
   USABLE_OR_POISON(name, in, 3);
@@ -197,7 +207,7 @@ val ir_select_and_scatter(ir_graph *g, val x, val source, val init, ir_cmp selec
   ir_op *op = node_op(g, name, attr_end(g), in, 3, 1, 2);
   if (!op) return node_poison(g);
   node_type(g, op, 0, x->dtype, x->ndim, x->dims);
-  if (!node_open(g, op, "select_and_scatter") || !node_simple_region(g, -2 - (int)select, x->dtype) ||
+  if (!node_open(g, op, "select_and_scatter") || !select_region(g, select, nan, x->dtype) ||
       !node_simple_region(g, IR_ADD, x->dtype))
     return node_poison(g);
   node_close(g);

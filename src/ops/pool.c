@@ -219,6 +219,59 @@ static void max_window(op_ctx *c, val x, const window *q, val *value, val *index
   *index = out[1];
 }
 
+/* The windows for XLA; the rank's numbers are in `room`, which holds five lists. Padding is what it makes of x's edges. */
+static ir_window xla_window(val x, const window *q, int64_t (*room)[T_MAX_DIMS]) {
+  for (int d = 0; d < x->ndim; d++) {
+    room[0][d] = room[1][d] = room[2][d] = 1;
+    room[3][d] = room[4][d] = 0;
+  }
+  for (int i = 0; i < q->n; i++) {
+    int d = q->first + i;
+    room[0][d] = q->k[i];
+    room[1][d] = q->stride[i];
+    room[2][d] = q->dilation[i];
+    room[3][d] = q->pad[i];
+    room[4][d] = (q->out[i] - 1) * q->stride[i] + q->dilation[i] * (q->k[i] - 1) + 1 - q->pad[i] - q->in[i];
+  }
+  return (ir_window){
+      .size = room[0], .stride = room[1], .window_dilation = room[2], .pad_low = room[3], .pad_high = room[4]};
+}
+
+/* On a TPU the values are a reduction of windows of their own, and the gradient picks the largest again: a program that
+ * has the forward pass and its gradient then never makes the places, which take several passes over HBM. */
+static bool by_windows(op_ctx *c) { return !ir_is_cpu(G) && !ir_sizes_vary(G); }
+
+static val window_max(op_ctx *c, val x, const window *q) {
+  int64_t room[5][T_MAX_DIMS];
+  val low = lowest(c, x), b[2], out;
+  if (ir_failed(G)) return x;
+  const ir_window w = xla_window(x, q, room);
+  ir_reduce_window_begin(G, &x, &low, 1, &w, b);
+  val first = ir_compare(G, IR_GT, b[0], b[1]), nan = t_is_nan(c, b[0]);
+  if (nan) first = ir_binary(G, IR_OR, first, nan);
+  val best = ir_select(G, first, b[0], b[1]);
+  ir_reduce_window_end(G, &best, &out);
+  return out;
+}
+
+/* Gradients g to the first largest element of each window, or its last NaN. */
+static val window_max_back(op_ctx *c, val g, val x, const window *q) {
+  int64_t room[5][T_MAX_DIMS];
+  if (ir_failed(G)) return x;
+  const ir_window w = xla_window(x, q, room);
+  for (int d = 0; d < x->ndim; d++)
+    if (room[4][d] < 0) room[4][d] = 0; /* what no window reaches */
+  return ir_select_and_scatter(G, t_cast(c, x, (tpu_dtype)g->dtype), g, t_scalar(c, (tpu_dtype)g->dtype, 0), IR_GE, true,
+                               &w);
+}
+
+/* Values and positions of the largest, of x that is not empty. */
+static void max_of_windows(op_ctx *c, val x, const window *q, val *value, val *index) {
+  if (q->places <= SPELLED_OUT) max_spelled_out(c, x, q, value, index);
+  else max_window(c, x, q, value, index);
+  if (by_windows(c)) *value = window_max(c, x, q);
+}
+
 /* (self, kernel_size, stride, padding, dilation, ceil_mode) */
 static void max_pool(op_ctx *c, int n) {
   val x = T(0), value = NULL, index = NULL;
@@ -229,10 +282,8 @@ static void max_pool(op_ctx *c, int n) {
     with_spatial(x, &q, q.out, dims);
     value = t_zeros(c, (tpu_dtype)x->dtype, x->ndim, dims);
     index = t_zeros(c, TPU_I64, x->ndim, dims);
-  } else if (q.places <= SPELLED_OUT) {
-    max_spelled_out(c, x, &q, &value, &index);
   } else {
-    max_window(c, x, &q, &value, &index);
+    max_of_windows(c, x, &q, &value, &index);
   }
   RETN(0, value);
   RETN(1, t_cast(c, index, TPU_I64));
@@ -255,6 +306,12 @@ static val scatter_back(op_ctx *c, val g, val index, val x, int n, tpu_dtype m) 
   return t_reshape(c, sum, x->ndim, x->dims);
 }
 
+static bool not_dilated(const window *q) {
+  for (int i = 0; i < q->n; i++)
+    if (q->dilation[i] != 1) return false;
+  return true;
+}
+
 /* (grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices) */
 static void max_pool_backward(op_ctx *c, int n) {
   val g0 = T(0), x = T(1), index = T(7);
@@ -264,6 +321,8 @@ static void max_pool_backward(op_ctx *c, int n) {
   val g = t_cast(c, g0, m);
   if (ir_numel(g) == 0) {
     RET(t_zeros(c, m, x->ndim, x->dims));
+  } else if (by_windows(c) && not_dilated(&q)) {
+    RET(window_max_back(c, g, x, &q));
   } else if (q.places > SPELLED_OUT) {
     RET(scatter_back(c, g, index, x, n, m));
   } else {
@@ -343,6 +402,19 @@ static void avg_pool(op_ctx *c, int n) {
 OP(avg_pool2d, "aten::avg_pool2d") { avg_pool(c, 2); }
 OP(avg_pool3d, "aten::avg_pool3d") { avg_pool(c, 3); }
 
+/* Every input gets the sum of the gradients of the windows that hold it: g spread out by the stride, then sums of windows. */
+static val spread_back(op_ctx *c, val g, const window *q) {
+  int64_t low[T_MAX_DIMS] = {0}, high[T_MAX_DIMS] = {0}, inside[T_MAX_DIMS] = {0};
+  if (ir_failed(G)) return g;
+  for (int i = 0; i < q->n; i++) {
+    int d = q->first + i;
+    low[d] = q->k[i] - 1 - q->pad[i];
+    inside[d] = q->stride[i] - 1;
+    high[d] = q->in[i] + q->k[i] - 1 - low[d] - ((q->out[i] - 1) * q->stride[i] + 1);
+  }
+  return window_sum(c, ir_pad(G, g, t_scalar(c, (tpu_dtype)g->dtype, 0), low, high, inside), q, NULL);
+}
+
 /* (grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override) */
 static void avg_pool_backward(op_ctx *c, int n) {
   val g = T(0), x = T(1);
@@ -353,21 +425,10 @@ static void avg_pool_backward(op_ctx *c, int n) {
     RET(t_zeros(c, m, x->ndim, x->dims));
     return;
   }
-  g = divide(c, t_cast(c, g, m), avg_divisor(c, x, &q, 6, 7));
-  /* spread out by the stride, then every input sums the windows that hold it */
-  int64_t low[T_MAX_DIMS] = {0}, high[T_MAX_DIMS] = {0}, inside[T_MAX_DIMS] = {0};
-  for (int i = 0; i < q.n; i++) {
-    int d = q.first + i;
-    low[d] = q.k[i] - 1 - q.pad[i];
-    inside[d] = q.stride[i] - 1;
-    high[d] = q.in[i] + q.k[i] - 1 - low[d] - ((q.out[i] - 1) * q.stride[i] + 1);
-  }
-  if (ir_failed(G)) return;
-  RET(window_sum(c, ir_pad(G, g, t_scalar(c, m, 0), low, high, inside), &q, NULL));
+  RET(spread_back(c, divide(c, t_cast(c, g, m), avg_divisor(c, x, &q, 6, 7)), &q));
 }
 OP(avg_pool2d_backward, "aten::avg_pool2d_backward") { avg_pool_backward(c, 2); }
 OP(avg_pool3d_backward, "aten::avg_pool3d_backward") { avg_pool_backward(c, 3); }
-
 /* ---- adaptive: window o of n covers [floor(o * in / n), ceil((o + 1) * in / n)) ------------------------------------
  */
 
@@ -439,6 +500,21 @@ static val over_length(op_ctx *c, val x, int d, int64_t in, int64_t n) {
   return t_div(c, x, t_cast(c, t_reshape(c, length, x->ndim, dims), (tpu_dtype)x->dtype));
 }
 
+/* The n last dims of x in windows of one size, side by side, out[] of them; false when they are of several sizes. */
+static bool equal_windows(val x, int n, const int64_t *out, window *q) {
+  *q = (window){.n = n, .first = x->ndim - n, .places = 1};
+  for (int i = 0; i < n; i++) {
+    int64_t in = x->dims[q->first + i];
+    if (out[i] < 1 || in < out[i] || in % out[i]) return false;
+    q->in[i] = in;
+    q->out[i] = out[i];
+    q->k[i] = q->stride[i] = in / out[i];
+    q->dilation[i] = 1;
+    q->places *= q->k[i];
+  }
+  return true;
+}
+
 static void adaptive_avg(op_ctx *c, int n) {
   val x = T(0);
   int64_t out[MAX_SPATIAL], dims[T_MAX_DIMS];
@@ -454,7 +530,10 @@ static void adaptive_avg(op_ctx *c, int n) {
     RET(t_zeros(c, m, x->ndim, dims));
     return;
   }
-  for (int i = 0; i < n; i++) y = adaptive_sum(c, y, first + i, out[i]);
+  window q;
+  if (by_windows(c) && equal_windows(x, n, out, &q)) y = window_sum(c, y, &q, q.stride);
+  else
+    for (int i = 0; i < n; i++) y = adaptive_sum(c, y, first + i, out[i]);
   for (int i = 0; i < n && !ir_failed(G); i++) y = over_length(c, y, first + i, x->dims[first + i], out[i]);
   RET(y);
 }
@@ -474,6 +553,11 @@ static void adaptive_avg_backward(op_ctx *c, int n) {
   }
   val g = t_cast(c, g0, m);
   for (int i = 0; i < n; i++) g = over_length(c, g, first + i, x->dims[first + i], g0->dims[first + i]);
+  window q;
+  if (by_windows(c) && equal_windows(x, n, g0->dims + first, &q)) {
+    RET(spread_back(c, g, &q));
+    return;
+  }
   for (int i = 0; i < n; i++) {
     int d = first + i;
     int64_t in = x->dims[d], out = g0->dims[d];
@@ -512,6 +596,14 @@ static void adaptive_max(op_ctx *c, int n) {
   if (empty) {
     RETN(0, t_zeros(c, (tpu_dtype)x->dtype, x->ndim, dims));
     RETN(1, t_zeros(c, TPU_I64, x->ndim, dims));
+    return;
+  }
+  window q;
+  if (by_windows(c) && equal_windows(x, n, out, &q)) {
+    val value = NULL, index = NULL;
+    max_of_windows(c, x, &q, &value, &index);
+    RETN(0, value);
+    RETN(1, t_cast(c, index, TPU_I64));
     return;
   }
   val y = x, low = ir_const_min(G, (tpu_dtype)x->dtype, 0, NULL);
@@ -557,7 +649,12 @@ OP(adaptive_max_pool3d, "aten::adaptive_max_pool3d") { adaptive_max(c, 3); }
 
 /* (grad_output, self, indices) */
 static void adaptive_max_backward(op_ctx *c, int n) {
-  val x = T(1);
+  val g = T(0), x = T(1);
+  window q;
+  if (by_windows(c) && !ir_failed(G) && ir_numel(g) && equal_windows(x, n, g->dims + g->ndim - n, &q)) {
+    RET(window_max_back(c, t_cast(c, g, t_opmath((tpu_dtype)x->dtype)), x, &q));
+    return;
+  }
   RET(scatter_back(c, T(0), T(2), x, n, t_opmath((tpu_dtype)x->dtype)));
 }
 OP(adaptive_max_pool2d_backward, "aten::adaptive_max_pool2d_backward") { adaptive_max_backward(c, 2); }

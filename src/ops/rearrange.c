@@ -324,6 +324,22 @@ static void patch_places(const patch *p, const int64_t *image, int64_t *out) {
     out[i] = (image[i] + 2 * p->pad[i] - p->dilation[i] * (p->kernel[i] - 1) - 1) / p->stride[i] + 1;
 }
 
+/* Place (i, j) of the kernel for every place of the image, [n, channels, 1, places], of an x that has its rows joined to
+ * one dim: a slice of that dim. Where the slice runs over the end of a row it is outside of the image. */
+static val joined_patch(op_ctx *c, val flat, const patch *p, int64_t width, int64_t count, int64_t i, int64_t j) {
+  int64_t right = j * p->dilation[1] - p->pad[1], from = (i * p->dilation[0] - p->pad[0]) * width + right;
+  int64_t low[3] = {0, 0, -from}, high[3] = {0, 0, from + count - t_size(flat, 2)}, none[3] = {0};
+  const int64_t one[3] = {1, 1, count};
+  val zero = t_scalar(c, (tpu_dtype)flat->dtype, 0), y = ir_pad(G, flat, zero, low, high, none);
+  if (right && !ir_failed(G)) {
+    val column = ir_iota(G, TPU_I32, 3, one, 2), w = ir_const_i(G, TPU_I32, width, 3, one);
+    column = ir_binary(G, IR_ADD, ir_binary(G, IR_REM, column, w), ir_const_i(G, TPU_I32, right, 3, one));
+    val inside = ir_binary(G, IR_AND, ir_compare(G, IR_GE, column, t_like(c, column, 0)), ir_compare(G, IR_LT, column, w));
+    y = t_where(c, inside, y, zero);
+  }
+  return t_unsqueeze(c, y, 2);
+}
+
 OP(im2col, "aten::im2col") {
   val x0 = T(0), x = x0->ndim == 3 ? t_unsqueeze(c, x0, 0) : x0;
   patch p = read_patch(c, 1);
@@ -335,12 +351,22 @@ OP(im2col, "aten::im2col") {
     op_fail(c, TPU_ERR_RUNTIME, "im2col: expected a 3-d or 4-d input and a kernel of at least 1x1");
     return;
   }
-  x = ir_pad(G, x, t_scalar(c, (tpu_dtype)x->dtype, 0), pads, pads, none);
-  for (int64_t i = 0; i < p.kernel[0]; i++)
+  /* On a TPU joining rows is a copy, so it is done once and not for every place of the kernel. */
+  bool joined = !ir_is_cpu(G) && !ir_sizes_vary(G) && p.stride[0] == 1 && p.stride[1] == 1 && places[1] == image[1] &&
+                places[0] > 0 && ir_numel(x) > 0;
+  if (joined) x = t_reshape(c, x, 3, (const int64_t[]){n, ch, image[0] * image[1]});
+  else x = ir_pad(G, x, t_scalar(c, (tpu_dtype)x->dtype, 0), pads, pads, none);
+  for (int64_t i = 0; i < p.kernel[0] && !ir_failed(G); i++)
     for (int64_t j = 0; j < p.kernel[1]; j++) {
+      val *part = &parts[i * p.kernel[1] + j];
+      if (joined) {
+        *part = joined_patch(c, x, &p, image[1], places[0] * image[1], i, j);
+        continue;
+      }
       val rows = t_narrow(c, x, 2, i * p.dilation[0], places[0], p.stride[0]);
-      parts[i * p.kernel[1] + j] = t_unsqueeze(c, t_narrow(c, rows, 3, j * p.dilation[1], places[1], p.stride[1]), 2);
+      *part = t_unsqueeze(c, t_narrow(c, rows, 3, j * p.dilation[1], places[1], p.stride[1]), 2);
     }
+  if (ir_failed(G)) return;
   int64_t dims[3] = {n, ch * k, places[0] * places[1]};
   val r = t_concat(c, parts, (int)k, 2);
   RET(t_reshape(c, r, x0->ndim == 3 ? 2 : 3, x0->ndim == 3 ? dims + 1 : dims));

@@ -217,9 +217,30 @@ static val product(op_ctx *c, const plan *p, val x, int d, bool forward) {
   return t_permute(c, y, perm);
 }
 
+/* On a TPU a dim of r beside another one is a copy of padded tiles; sums of windows do without it. Forward: of x with
+ * r - 1 holes between its elements, so that each window has one element (-0 changes none); backward: of r neighbours. */
+static bool by_windows(op_ctx *c, val x) {
+  return !ir_is_cpu(G) && !ir_sizes_vary(G) && x->dtype != TPU_BOOL && !ir_failed(G);
+}
+static val repeated(op_ctx *c, val x, int first, int n, const int64_t *r, bool forward) {
+  int64_t size[T_MAX_DIMS], step[T_MAX_DIMS], around[T_MAX_DIMS] = {0};
+  for (int d = 0; d < x->ndim; d++) {
+    size[d] = step[d] = d >= first && d < first + n ? r[d - first] : 1;
+    around[d] = size[d] - 1;
+  }
+  const ir_window w = {.size = size,
+                       .stride = forward ? NULL : step,
+                       .base_dilation = forward ? step : NULL,
+                       .pad_low = forward ? around : NULL,
+                       .pad_high = forward ? around : NULL};
+  tpu_dtype t = (tpu_dtype)x->dtype;
+  return ir_reduce_window(G, IR_ADD, x, ir_is_float(t) ? ir_const_f(G, t, -0.0, 0, NULL) : t_scalar(c, t, 0), &w);
+}
+
 static val resize(op_ctx *c, const plan *p, val x, int d) {
   int64_t r = repeats(p);
   if (r == 1) return x;
+  if (r && by_windows(c, x)) return repeated(c, x, d, 1, &r, true);
   if (r) {
     int64_t dims[T_MAX_DIMS];
     int map[T_MAX_DIMS];
@@ -307,11 +328,18 @@ static void upsample_backward(op_ctx *c, int n, method k) {
     return;
   }
   val y = t_cast(c, g, m);
+  plan p[3];
+  int64_t r[3];
+  bool repeats_all = true;
   for (int i = 0; i < n; i++) {
-    plan p;
-    if (ir_failed(G) || !make_plan(c, &p, k, wide, in[i + 2], g->dims[i + 2], align, op_const_or(c, at + i, 0))) return;
-    y = resize_back(c, &p, y, i + 2);
+    if (ir_failed(G) || !make_plan(c, &p[i], k, wide, in[i + 2], g->dims[i + 2], align, op_const_or(c, at + i, 0)))
+      return;
+    r[i] = repeats(&p[i]);
+    repeats_all &= r[i] > 0;
   }
+  if (repeats_all && by_windows(c, y)) y = repeated(c, y, 2, n, r, false);
+  else
+    for (int i = 0; i < n; i++) y = resize_back(c, &p[i], y, i + 2);
   RET(y);
 }
 

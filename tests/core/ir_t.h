@@ -271,7 +271,7 @@ KIND(max_pool_indices, 6, 8, 1, 3) {
 
 KIND(select_and_scatter, 0, 10, 0, 20) {
   val x = in(g, TPU_F32, DIMS(4), NUMS(1, 2, 3, 4)), source = in(g, TPU_F32, DIMS(2), NUMS(10, 20));
-  out(g, ir_select_and_scatter(g, x, source, ir_const_f(g, TPU_F32, 0, SCALAR), IR_GE,
+  out(g, ir_select_and_scatter(g, x, source, ir_const_f(g, TPU_F32, 0, SCALAR), IR_GE, false,
                                &(ir_window){.size = I64(2), .stride = I64(2)}));
 }
 

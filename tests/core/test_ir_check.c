@@ -183,9 +183,9 @@ TEST(reductions) {
           ir_reduce_window(g, IR_ADD, f3, s, &(ir_window){.size = I64(0)}));
   REFUSES("too large", ir_reduce_window(g, IR_ADD, f3, s, &(ir_window){.base_dilation = I64(INT64_MAX)}));
   REFUSES("expected a source of shape [2], got float32[3]",
-          ir_select_and_scatter(g, f3, f3, s, IR_GE, &(ir_window){.size = I64(2)}));
-  REFUSES("select IR_GE or IR_LE", ir_select_and_scatter(g, f3, f3, s, IR_LT, &(ir_window){.size = I64(1)}));
-  REFUSES("no dilation", ir_select_and_scatter(g, f3, f3, s, IR_GE, &(ir_window){.window_dilation = I64(2)}));
+          ir_select_and_scatter(g, f3, f3, s, IR_GE, false, &(ir_window){.size = I64(2)}));
+  REFUSES("select IR_GE or IR_LE", ir_select_and_scatter(g, f3, f3, s, IR_LT, false, &(ir_window){.size = I64(1)}));
+  REFUSES("no dilation", ir_select_and_scatter(g, f3, f3, s, IR_GE, false, &(ir_window){.window_dilation = I64(2)}));
   ACCEPTS(CHECK_INT(ir_reduce_window(g, IR_ADD, f3, s, &(ir_window){.size = I64(4)})->dims[0], 0));
 }
 
