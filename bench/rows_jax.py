@@ -191,14 +191,13 @@ def dropout(key, x):
 def adamw(*t):
     n = len(t) // 5
     p, g, m, v, s = (list(t[k * n : k * n + n]) for k in range(5))
-    s = [n + 1 for n in s]
     m = [0.9 * a + 0.1 * d for a, d in zip(m, g, strict=True)]
     v = [0.999 * a + 0.001 * d * d for a, d in zip(v, g, strict=True)]
     p = [
         w * (1 - 1e-3 * 1e-2) - 1e-3 / (1 - 0.9**k) * a / (jnp.sqrt(b) / jnp.sqrt(1 - 0.999**k) + 1e-8)
         for w, a, b, k in zip(p, m, v, s, strict=True)
     ]
-    return p, m, v, s
+    return p, m, v
 
 
 def clip(*g):
@@ -363,7 +362,7 @@ ROWS = {
     "AdamW": adamw,
     "clip_grad_norm": clip,
 }
-DONATED = {"AdamW": tuple(range(8)) + tuple(range(16, 40))}
+DONATED = {"AdamW": tuple(range(8)) + tuple(range(16, 32))}
 
 
 def lower(name, specs):

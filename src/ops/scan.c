@@ -47,10 +47,20 @@ OP(cumprod, "aten::cumprod") {
   RET(scan_one(c, x, INT(1), 1, x->dtype == TPU_BOOL ? combine_and : combine_mul));
 }
 
-/* The later element wins when it is as good or NaN. */
+/* The later element wins when it is as good or NaN. Which one is later is asked of the places where XLA combines: it does
+ * not always do so in order. */
 static void better(op_ctx *c, const val *a, const val *b, val *out, ir_cmp k) {
   val later = ir_compare(G, k, b[0], a[0]), an = t_is_nan(c, a[0]), bn = t_is_nan(c, b[0]);
-  if (an) later = ir_binary(G, IR_OR, bn, ir_binary(G, IR_AND, later, ir_unary(G, IR_NOT, an)));
+  if (!ir_is_cpu(G) || ir_sizes_vary(G)) {
+    val same = ir_compare(G, IR_EQ, b[0], a[0]), behind = ir_compare(G, IR_GE, b[1], a[1]);
+    later = ir_compare(G, k == IR_GE ? IR_GT : IR_LT, b[0], a[0]);
+    if (an) {
+      later = ir_binary(G, IR_OR, later, ir_binary(G, IR_AND, bn, ir_unary(G, IR_NOT, an)));
+      later = ir_binary(G, IR_AND, later, ir_unary(G, IR_NOT, ir_binary(G, IR_AND, an, ir_unary(G, IR_NOT, bn))));
+      same = ir_binary(G, IR_OR, same, ir_binary(G, IR_AND, an, bn));
+    }
+    later = ir_binary(G, IR_OR, later, ir_binary(G, IR_AND, same, behind));
+  } else if (an) later = ir_binary(G, IR_OR, bn, ir_binary(G, IR_AND, later, ir_unary(G, IR_NOT, an)));
   for (int i = 0; i < 2; i++) out[i] = ir_select(G, later, b[i], a[i]);
 }
 
