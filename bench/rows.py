@@ -350,7 +350,11 @@ def main(argv=None):
             sys.exit(f"{name}: the results are not those of JAX's: {got} and {want}")
         out[name] = figures(ours), figures(theirs)
         cells, slow = line(name, *out[name])
-        print("*" if slow else " ", *(f"{c:{'<' if k in (0, 9) else '>'}{w}s}" for k, (c, w) in enumerate(zip(cells, widths, strict=True))), flush=True)
+        print(
+            "*" if slow else " ",
+            *(f"{c:{'<' if k in (0, 9) else '>'}{w}s}" for k, (c, w) in enumerate(zip(cells, widths, strict=True))),
+            flush=True,
+        )
         if slow and a.slow:
             for program in (ours, theirs):
                 print("\n".join(f"    {f}" for f in program.bottlenecks(6)), "\n")

@@ -13,7 +13,16 @@ from jax import lax
 
 jax.config.update("jax_default_matmul_precision", "highest")  # float32 products are float32, as in PyTorch
 I32, I64, F32, BF16 = jnp.int32, jnp.int64, jnp.float32, jnp.bfloat16
-NAMES = {"f32": F32, "bf16": BF16, "i64": I64, "i32": I32, "i8": jnp.int8, "b": jnp.bool_, "c64": jnp.complex64, "u32": jnp.uint32}
+NAMES = {
+    "f32": F32,
+    "bf16": BF16,
+    "i64": I64,
+    "i32": I32,
+    "i8": jnp.int8,
+    "b": jnp.bool_,
+    "c64": jnp.complex64,
+    "u32": jnp.uint32,
+}
 
 
 def shape(spec):

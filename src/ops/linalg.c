@@ -556,8 +556,8 @@ OP(linalg_slogdet, "aten::_linalg_slogdet") {
 /* ---- Householder reflections
  * ------------------------------------------------------------------------------------------ */
 
-/* XLA has both steps, in blocks whose updates are products; ours change the whole matrix for each column, which on a TPU
- * takes as many passes over HBM. On CPUs ours is kept. */
+/* XLA has both steps, in blocks whose updates are products; ours change the whole matrix for each column, which on a
+ * TPU takes as many passes over HBM. On CPUs ours is kept. */
 static bool by_expander(op_ctx *c, val a) { return !ir_is_cpu(G) && a->dtype == TPU_F32 && !ir_sizes_vary(G); }
 
 val mat_reflections(op_ctx *c, val a, val tau, int64_t n) {
@@ -572,8 +572,8 @@ val mat_reflections(op_ctx *c, val a, val tau, int64_t n) {
     high[cd] = n - mat_cols(a);
     a = ir_pad(G, a, t_scalar(c, TPU_F32, 0), low, high, inside);
     val out, in[2] = {a, tau};
-    ir_custom_call(G, "ProductOfElementaryHouseholderReflectors", NULL, in, 2, 1, (const tpu_dtype[]){TPU_F32}, (const int[]){a->ndim},
-                   (const int64_t *const[]){a->dims}, &out);
+    ir_custom_call(G, "ProductOfElementaryHouseholderReflectors", NULL, in, 2, 1, (const tpu_dtype[]){TPU_F32},
+                   (const int[]){a->ndim}, (const int64_t *const[]){a->dims}, &out);
     return out;
   }
   val init[2] = {start, ir_const_i(G, TPU_I32, k - 1, 0, NULL)}, s[2], out[2];

@@ -219,7 +219,8 @@ static void max_window(op_ctx *c, val x, const window *q, val *value, val *index
   *index = out[1];
 }
 
-/* The windows for XLA; the rank's numbers are in `room`, which holds five lists. Padding is what it makes of x's edges. */
+/* The windows for XLA; the rank's numbers are in `room`, which holds five lists. Padding is what it makes of x's edges.
+ */
 static ir_window xla_window(val x, const window *q, int64_t (*room)[T_MAX_DIMS]) {
   for (int d = 0; d < x->ndim; d++) {
     room[0][d] = room[1][d] = room[2][d] = 1;
@@ -261,8 +262,8 @@ static val window_max_back(op_ctx *c, val g, val x, const window *q) {
   const ir_window w = xla_window(x, q, room);
   for (int d = 0; d < x->ndim; d++)
     if (room[4][d] < 0) room[4][d] = 0; /* what no window reaches */
-  return ir_select_and_scatter(G, t_cast(c, x, (tpu_dtype)g->dtype), g, t_scalar(c, (tpu_dtype)g->dtype, 0), IR_GE, true,
-                               &w);
+  return ir_select_and_scatter(G, t_cast(c, x, (tpu_dtype)g->dtype), g, t_scalar(c, (tpu_dtype)g->dtype, 0), IR_GE,
+                               true, &w);
 }
 
 /* Values and positions of the largest, of x that is not empty. */
@@ -402,7 +403,8 @@ static void avg_pool(op_ctx *c, int n) {
 OP(avg_pool2d, "aten::avg_pool2d") { avg_pool(c, 2); }
 OP(avg_pool3d, "aten::avg_pool3d") { avg_pool(c, 3); }
 
-/* Every input gets the sum of the gradients of the windows that hold it: g spread out by the stride, then sums of windows. */
+/* Every input gets the sum of the gradients of the windows that hold it: g spread out by the stride, then sums of
+ * windows. */
 static val spread_back(op_ctx *c, val g, const window *q) {
   int64_t low[T_MAX_DIMS] = {0}, high[T_MAX_DIMS] = {0}, inside[T_MAX_DIMS] = {0};
   if (ir_failed(G)) return g;

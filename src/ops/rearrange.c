@@ -324,8 +324,8 @@ static void patch_places(const patch *p, const int64_t *image, int64_t *out) {
     out[i] = (image[i] + 2 * p->pad[i] - p->dilation[i] * (p->kernel[i] - 1) - 1) / p->stride[i] + 1;
 }
 
-/* Place (i, j) of the kernel for every place of the image, [n, channels, 1, places], of an x that has its rows joined to
- * one dim: a slice of that dim. Where the slice runs over the end of a row it is outside of the image. */
+/* Place (i, j) of the kernel for every place of the image, [n, channels, 1, places], of an x that has its rows joined
+ * to one dim: a slice of that dim. Where the slice runs over the end of a row it is outside of the image. */
 static val joined_patch(op_ctx *c, val flat, const patch *p, int64_t width, int64_t count, int64_t i, int64_t j) {
   int64_t right = j * p->dilation[1] - p->pad[1], from = (i * p->dilation[0] - p->pad[0]) * width + right;
   int64_t low[3] = {0, 0, -from}, high[3] = {0, 0, from + count - t_size(flat, 2)}, none[3] = {0};
@@ -334,7 +334,8 @@ static val joined_patch(op_ctx *c, val flat, const patch *p, int64_t width, int6
   if (right && !ir_failed(G)) {
     val column = ir_iota(G, TPU_I32, 3, one, 2), w = ir_const_i(G, TPU_I32, width, 3, one);
     column = ir_binary(G, IR_ADD, ir_binary(G, IR_REM, column, w), ir_const_i(G, TPU_I32, right, 3, one));
-    val inside = ir_binary(G, IR_AND, ir_compare(G, IR_GE, column, t_like(c, column, 0)), ir_compare(G, IR_LT, column, w));
+    val inside =
+        ir_binary(G, IR_AND, ir_compare(G, IR_GE, column, t_like(c, column, 0)), ir_compare(G, IR_LT, column, w));
     y = t_where(c, inside, y, zero);
   }
   return t_unsqueeze(c, y, 2);

@@ -47,8 +47,8 @@ OP(cumprod, "aten::cumprod") {
   RET(scan_one(c, x, INT(1), 1, x->dtype == TPU_BOOL ? combine_and : combine_mul));
 }
 
-/* The later element wins when it is as good or NaN. Which one is later is asked of the places where XLA combines: it does
- * not always do so in order. */
+/* The later element wins when it is as good or NaN. Which one is later is asked of the places where XLA combines: it
+ * does not always do so in order. */
 static void better(op_ctx *c, const val *a, const val *b, val *out, ir_cmp k) {
   val later = ir_compare(G, k, b[0], a[0]), an = t_is_nan(c, a[0]), bn = t_is_nan(c, b[0]);
   if (!ir_is_cpu(G) || ir_sizes_vary(G)) {

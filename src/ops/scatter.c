@@ -130,8 +130,9 @@ OP(index_fill_tensor, "aten::index_fill.int_Tensor") { index_fill(c, T(3)); }
 
 OP(embedding, "aten::embedding") { RET(t_take(c, T(0), 0, T(1))); }
 
-/* The rows of g summed in g's dtype into zeros of dtype `out`, dims [rows, width], without a table of all rows in g's: each
- * row is added to the first one of its index, and that one is put in its place. Indices out of range are dropped. */
+/* The rows of g summed in g's dtype into zeros of dtype `out`, dims [rows, width], without a table of all rows in g's:
+ * each row is added to the first one of its index, and that one is put in its place. Indices out of range are dropped.
+ */
 static val embedding_sums(op_ctx *c, val index, val g, tpu_dtype out, const int64_t *dims) {
   int64_t n = g->dims[0];
   val place = ir_iota(G, TPU_I32, 1, &n, 0), none = ir_const_i(G, TPU_I32, n, 1, &n);

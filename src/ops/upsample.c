@@ -218,7 +218,8 @@ static val product(op_ctx *c, const plan *p, val x, int d, bool forward) {
 }
 
 /* On a TPU a dim of r beside another one is a copy of padded tiles; sums of windows do without it. Forward: of x with
- * r - 1 holes between its elements, so that each window has one element (-0 changes none); backward: of r neighbours. */
+ * r - 1 holes between its elements, so that each window has one element (-0 changes none); backward: of r neighbours.
+ */
 static bool by_windows(op_ctx *c, val x) {
   return !ir_is_cpu(G) && !ir_sizes_vary(G) && x->dtype != TPU_BOOL && !ir_failed(G);
 }

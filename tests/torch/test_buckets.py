@@ -55,7 +55,7 @@ FUNCTIONS = {
     "cat": (lambda x, y: torch.cat([y, x, x, y], 1), [(2, "n", 8), (2, 1, 8)]),
     "stack, repeat, roll, flip": (lambda x: (torch.stack([x, x], 1), x.repeat(1, 2), x.roll(1, 1), x.flip(1)), [(2, "n")]),
     "pad": (lambda x: F.pad(x, (1, 2), value=3.0), [(2, "n")]),
-    "cumsum, cumprod, cummax": (lambda x: (x.cumsum(1), x.cumprod(1), x.cummax(1)[1]), [(2, "n")]),
+    "cumsum, cumprod, cummax": (lambda x: (x.cumsum(1), x.cumprod(1), x.cummax(1)[1], (x * 4).round().cummax(1)[1]), [(2, "n")]),
     "sort, topk": (lambda x: (x.sort(1)[0], x.sort(1, descending=True)[0], x.topk(3, 1)[0]), [(2, "n")]),
     "embedding": (lambda x, i: F.embedding(i.long(), table(i, 10, 4)), [(1, 1), ("n", 2)]),
     "gather": (lambda x: x.gather(1, x.argsort(1)), [(2, "n")]),
