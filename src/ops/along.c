@@ -330,7 +330,8 @@ static void scan_lanes(op_ctx *c, val *xs, const val *identity, int n, int dim, 
 void t_scan(op_ctx *c, val *xs, const val *identity, int n, int dim, t_combine f, bool cheap) {
   /* XLA makes blocks of such windows by itself; on a TPU they take half of what our loop over blocks does, and of a
    * million elements and more in a row a hundredth. */
-  if (ir_sizes_vary(G) || !ir_is_cpu(G)) {
+  /* Only for bodies of one operation: libtpu 0.0.52 aborts on others that it wants to fuse. */
+  if (ir_sizes_vary(G) || (!ir_is_cpu(G) && n == 1 && cheap)) {
     if (!ir_failed(G) && ir_numel(xs[0])) scan_windows(c, xs, identity, n, dim, f);
     return;
   }
