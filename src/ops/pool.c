@@ -247,7 +247,8 @@ static val window_max(op_ctx *c, val x, const window *q) {
   val low = lowest(c, x);
   if (ir_failed(G)) return x;
   const ir_window w = xla_window(x, q, room);
-  return ir_reduce_window(G, IR_MAX, x, low, &w); /* one operation: libtpu 0.0.52 aborts on other bodies that it fuses */
+  return ir_reduce_window(G, IR_MAX, x, low,
+                          &w); /* one operation: libtpu 0.0.52 aborts on other bodies that it fuses */
 }
 
 /* Gradients g to the first largest element of each window, or its last NaN. */
