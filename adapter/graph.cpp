@@ -180,18 +180,74 @@ std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>, int64_t> gra
   return {tpu_graph_text(g), std::move(parameters), std::move(outputs), tpu_graph_blocks(g)};
 }
 
-// A program that was not captured: program, its StableHLO as bytes; inputs and outputs on the meta device.
+// What else graph_given wants to know of a graph, on the meta device: inputs; the program's outputs; the results, and
+// what each is a view of: a new store, or -1 - the number of an input; bytes of the stores that have no value, which
+// are numbered behind the others; whether each parameter is donated.
+std::tuple<std::vector<Tensor>, std::vector<Tensor>, std::vector<Tensor>, std::vector<int64_t>, std::vector<int64_t>,
+           std::vector<int64_t>>
+graph_parts(int64_t handle) {
+  const Graph &held = *graph_at(handle);
+  const tpu_graph *g = held.graph;
+  const auto meta = [](const tpu_tensor &t) {
+    const c10::IntArrayRef sizes(t.sizes, t.ndim);
+    const auto options = at::TensorOptions().dtype(static_cast<c10::ScalarType>(t.dtype)).device(c10::kMeta);
+    if (!t.strides) return at::empty(sizes, options);
+    const c10::IntArrayRef strides(t.strides, t.ndim);
+    int64_t last = t.offset + 1;
+    for (int d = 0; d < t.ndim; d++) last += std::max<int64_t>(t.sizes[d] - 1, 0) * t.strides[d];
+    return at::empty({last}, options).as_strided(sizes, strides, t.offset);
+  };
+  std::vector<Tensor> inputs, outputs, results;
+  std::vector<int64_t> of, empty, donated, number(held.info.nstores);
+  tpu_tensor t{};
+  for (int i = 0; i < held.info.ninputs; i++) {
+    tpu_graph_get_input(g, i, &t);
+    inputs.push_back(meta(t));
+  }
+  for (int i = 0; tpu_graph_get_output(g, i, &t); i++) outputs.push_back(meta(t));
+  int valued = 0;
+  size_t nbytes = 0;
+  int output = -1;
+  for (int k = 0; tpu_graph_get_store(g, k, &nbytes, &output); k++) {
+    if (output >= 0) number[k] = valued++;
+    else empty.push_back(static_cast<int64_t>(nbytes));
+  }
+  for (int k = 0, n = valued; tpu_graph_get_store(g, k, &nbytes, &output); k++)
+    if (output < 0) number[k] = n++;
+  for (int i = 0; i < held.info.nresults; i++) {
+    const tpu_graph_result &r = *tpu_graph_get_result(g, i);
+    tpu_tensor like{};
+    like.sizes = r.sizes;
+    like.strides = r.strides;
+    like.offset = r.offset;
+    like.ndim = r.ndim;
+    like.dtype = r.dtype;
+    results.push_back(meta(like));
+    of.push_back(r.store >= 0 ? number[r.store] : -1 - r.input);
+  }
+  for (int i = 0; tpu_graph_parameter(g, i) != -3; i++) donated.push_back(tpu_graph_donated(g, i));
+  return {std::move(inputs), std::move(outputs), std::move(results),
+          std::move(of),     std::move(empty),   std::move(donated)};
+}
+
+// A program that was not captured: program, its StableHLO as bytes, or, with `executable`, what the plugin serialized;
+// inputs and outputs on the meta device. results, of, empty: of an executable, as graph_parts gives them; of a text
+// each output that goes to no input is a result.
 int64_t graph_given(c10::Device device, const Tensor &program, const std::vector<int64_t> &parameters,
                     const std::vector<Tensor> &inputs, const std::vector<Tensor> &outputs,
-                    const std::vector<int64_t> &places, int64_t blocks, const std::string &name) {
+                    const std::vector<int64_t> &places, int64_t blocks, const std::string &name, bool executable,
+                    const std::vector<Tensor> &results, const std::vector<int64_t> &of,
+                    const std::vector<int64_t> &empty) {
   TORCH_CHECK(device.is_privateuseone(), "torch_tpu: a program is made for a tpu device, not for ", device);
   TORCH_CHECK(program.is_cpu() && program.scalar_type() == c10::kByte && program.is_contiguous() &&
                   places.size() == outputs.size(),
               "torch_tpu: graph_given: expected the program as bytes, and a place for each output");
-  const auto describe = [](const std::vector<Tensor> &tensors) {
+  TORCH_CHECK(results.size() == of.size(), "torch_tpu: graph_given: ", of.size(), " views of stores");
+  const auto describe = [executable](const std::vector<Tensor> &tensors) {
     std::vector<tpu_tensor> out(tensors.size());
     for (size_t i = 0; i < tensors.size(); i++) {
       out[i].sizes = tensors[i].sizes().data();
+      if (executable) out[i].strides = tensors[i].strides().data();
       out[i].ndim = static_cast<int32_t>(tensors[i].dim());
       out[i].dtype = static_cast<uint8_t>(tensors[i].scalar_type());
     }
@@ -211,8 +267,25 @@ int64_t graph_given(c10::Device device, const Tensor &program, const std::vector
   given.places = to.data();
   given.noutputs = static_cast<int>(out.size());
   given.blocks = blocks;
+  given.executable = executable;
+  std::vector<tpu_graph_result> views(of.size() + 1);
+  for (size_t i = 0; i < of.size(); i++) {
+    const Tensor &t = results[i];
+    views[i].store = of[i] >= 0 ? static_cast<int>(of[i]) : -1;
+    views[i].input = of[i] >= 0 ? -1 : static_cast<int>(-1 - of[i]);
+    views[i].dtype = static_cast<uint8_t>(t.scalar_type());
+    views[i].ndim = static_cast<int32_t>(t.dim());
+    views[i].offset = t.storage_offset();
+    views[i].sizes = t.sizes().data();
+    views[i].strides = t.strides().data();
+  }
+  const std::vector<size_t> bytes(empty.begin(), empty.end());
+  if (executable) given.results = views.data();
+  given.nresults = static_cast<int>(of.size());
+  given.nempty = static_cast<int>(bytes.size());
+  given.empty = bytes.data();
   auto g = std::make_unique<Graph>();
-  throw_if(tpu_graph_given(&given, "exported program", name.c_str(), &g->graph));
+  throw_if(tpu_graph_given(&given, executable ? "loaded program" : "exported program", name.c_str(), &g->graph));
   tpu_graph_describe(g->graph, &g->info);
   return reinterpret_cast<int64_t>(g.release());
 }
@@ -342,10 +415,15 @@ TORCH_LIBRARY(torch_tpu, m) {
   m.def("graph_text(int graph) -> (str, int[], int[], int)", TORCH_FN(graph_text));
   m.def(
       "graph_given(Device device, Tensor program, int[] parameters, Tensor[] inputs, Tensor[] outputs, int[] places, "
-      "int blocks, str name) -> int",
+      "int blocks, str name, bool executable, Tensor[] results, int[] of, "
+      "int[] empty) -> int",
       [](c10::Device device, const Tensor &program, std::vector<int64_t> parameters, const std::vector<Tensor> &inputs,
-         const std::vector<Tensor> &outputs, std::vector<int64_t> places, int64_t blocks,
-         std::string name) { return graph_given(device, program, parameters, inputs, outputs, places, blocks, name); });
+         const std::vector<Tensor> &outputs, std::vector<int64_t> places, int64_t blocks, std::string name,
+         bool executable, const std::vector<Tensor> &results, std::vector<int64_t> of, std::vector<int64_t> empty) {
+        return graph_given(device, program, parameters, inputs, outputs, places, blocks, name, executable, results, of,
+                           empty);
+      });
+  m.def("graph_parts(int graph) -> (Tensor[], Tensor[], Tensor[], int[], int[], int[])", TORCH_FN(graph_parts));
   m.def("capture_mesh(str[] names, int[] sizes) -> ()",
         [](const std::vector<std::string> &names, std::vector<int64_t> sizes) { capture_mesh(names, sizes); });
   m.def("capture_place(int input, int[] place) -> ()",

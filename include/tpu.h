@@ -368,18 +368,31 @@ TPU_API int tpu_graph_parameter(const tpu_graph *g, int i);
  */
 TPU_API int tpu_graph_output(const tpu_graph *g, int i);
 
+/* Its output i as the program gives it: dtype, and sizes in the order of memory (lent). False past the end. */
+TPU_API bool tpu_graph_get_output(const tpu_graph *g, int i, tpu_tensor *out);
+/* Its new store k: bytes, and which output of the program is its value; -1: none. False past the end. */
+TPU_API bool tpu_graph_get_store(const tpu_graph *g, int k, size_t *nbytes, int *output);
+/* Whether an output may take the place of parameter i. */
+TPU_API bool tpu_graph_donated(const tpu_graph *g, int i);
+
 /* A program that somebody gives as StableHLO, instead of a capture: text, or what else the plugin reads, with one
- * function @main. Tensors: their sizes and dtypes; all are dense and row-major. */
+ * function @main. Tensors: their sizes and dtypes; all are dense and row-major, unless inputs have strides. */
 typedef struct {
   int device;
   const char *text;
   size_t len;
-  const tpu_tensor *inputs; /* what tpu_graph_run gets */
+  bool executable;          /* text is none: it is what the plugin serialized (tpu_aot_serialize), and is loaded */
+  const tpu_tensor *inputs; /* what tpu_graph_run gets; strides: NULL, or dense in some order */
   const int *parameters;    /* of @main: numbers of inputs, or -1: the generator's state */
   const tpu_tensor *outputs;
-  const int *places; /* where they go: the number of the input that is written, or -1: a result */
+  const int *places; /* where they go: the number of the input that is written, or -1: a new store */
   int ninputs, nparameters, noutputs;
   int64_t blocks; /* by how much a run moves the generator on; tpu_graph_blocks */
+  /* What a run gives: views of new stores (numbered in order of the outputs that go to one; behind them `nempty` stores
+   * without a value) and of inputs. NULL: each new store, dense. */
+  const tpu_graph_result *results;
+  int nresults, nempty;
+  const size_t *empty; /* bytes of those */
 } tpu_given;
 /* Compiles it, or finds it in a cache. op lives for the process; all else is copied. */
 TPU_API TPU_MUST tpu_err *tpu_graph_given(const tpu_given *given, const char *op, const char *name, tpu_graph **out);
@@ -421,6 +434,9 @@ TPU_API TPU_MUST tpu_err *tpu_topology_device(const tpu_topology *t, int i, tpu_
  * the links between devices. */
 TPU_API TPU_MUST tpu_err *tpu_topology_assign(const tpu_topology *t, int naxes, const int64_t *sizes, int *out);
 
+/* The devices of the plugin in use, as the topology "here": of programs that are compiled for one of them. */
+TPU_API TPU_MUST tpu_err *tpu_topology_here(tpu_topology **out);
+
 typedef struct tpu_aot tpu_aot; /* a compiled program; used by one thread at a time */
 /* Compiles StableHLO text for one device of the topology. options: a serialized CompileOptionsProto, NULL: those of
  * programs that run on a TPU.
@@ -440,6 +456,10 @@ TPU_API TPU_MUST tpu_err *tpu_aot_cost(tpu_aot *a, tpu_aot_cost_fn fn, void *ctx
 /* Lent, until the next of these two calls. format: "hlo_with_config". */
 TPU_API TPU_MUST tpu_err *tpu_aot_program(tpu_aot *a, const char **bytes, size_t *n, const char **format);
 TPU_API TPU_MUST tpu_err *tpu_aot_serialize(tpu_aot *a, const char **bytes, size_t *n);
+/* Which processes can load the executable: lines "NAME VALUE" (platform, version, plugin, device), lent like the bytes.
+ * The second: those of this process. */
+TPU_API TPU_MUST tpu_err *tpu_aot_host(tpu_aot *a, const char **text);
+TPU_API TPU_MUST tpu_err *tpu_aot_host_here(const char **text); /* for the process */
 TPU_API void tpu_aot_release(tpu_aot *a);
 /* Writes the executable, which was compiled from this text with options NULL, to an executable cache folder, under the
  * name by which a process with this plugin on such devices looks for it. */
@@ -561,6 +581,8 @@ TPU_API const char *tpu_cache_folder(bool shared);
  * (read only when `verify`, else true). fn gives false to have it removed. An error when the folder is refused. */
 typedef bool (*tpu_cache_entry_fn)(void *ctx, const char *name, int64_t nbytes, int64_t used, bool good);
 TPU_API TPU_MUST tpu_err *tpu_cache_each(const char *folder, bool verify, tpu_cache_entry_fn fn, void *ctx);
+/* Opens a file that holds an executable, unless somebody else could have written it (docs/cache.md). */
+TPU_API TPU_MUST tpu_err *tpu_cache_open_file(const char *path, int *fd);
 /* Removes the least recently used entries until `limit` bytes are left; below 0: TORCH_TPU_CACHE_SIZE. */
 TPU_API TPU_MUST tpu_err *tpu_cache_prune(const char *folder, int64_t limit);
 

@@ -17,9 +17,9 @@ from torch_tpu.aot._trace import Value
 FORMAT = 1
 _HEADER, _TEXT, _WEIGHTS = "torch_tpu_export.json", "program.mlir", "weights.safetensors"
 _STORED = ("argument", "parameter", "buffer", "constant", "random", "result")
-_DAMAGED = (  # what reading a zip file with wrong bytes raises
-    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, NotImplementedError, RuntimeError, OSError),
-    *(UnicodeDecodeError, json.JSONDecodeError),
+_DAMAGED = (  # what reading a zip file with wrong bytes raises; ValueError: text that is no UTF-8 or no JSON, too
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, NotImplementedError, RuntimeError, OSError, ValueError),
+    OverflowError,
 )
 _NAMES = {  # of safetensors
     torch.float64: "F64",
@@ -39,7 +39,6 @@ _NAMES = {  # of safetensors
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
-_DTYPES = {str(d)[6:]: d for d in (*_NAMES, torch.complex128)}
 
 
 # ---- weights: the format of safetensors --------------------------------------------------------------------------------
@@ -86,14 +85,14 @@ def read_weights(data, where):
 # ---- the artifact ------------------------------------------------------------------------------------------------------
 
 
-def _value(v):
+def described(v):
     return {"name": v.name, "kind": v.kind, "shape": list(v.shape), "dtype": str(v.dtype)[6:]}
 
 
-def _leaf(x, table):
+def leaf(x, table):
     """A leaf of what goes in or comes out: a number of `table`, or a constant."""
     if isinstance(x, Value):
-        return next(({"value": i} for i, v in enumerate(table) if v is x), None) or _value(x)  # one without elements
+        return next(({"value": i} for i, v in enumerate(table) if v is x), None) or described(x)  # one without elements
     if x is None or isinstance(x, bool | int | float | str):
         return {"constant": x}
     raise ValueError(
@@ -101,7 +100,7 @@ def _leaf(x, table):
     )
 
 
-def _spec(spec):
+def spec_text(spec):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own use of what it deprecates
         return pytree.treespec_dumps(spec)
@@ -119,12 +118,12 @@ def write(path, made, weights):
         "format": FORMAT,
         "stablehlo": torch.tpu.plugin_info()["stablehlo_version"],
         "torch": torch.__version__,
-        "inputs": [_value(v) for v in made.inputs],
-        "outputs": [_value(v) for v in made.outputs],
-        "arguments": [_leaf(x, arguments) | (_value(x) if isinstance(x, Value) else {}) for x in made.arguments],
-        "in_spec": _spec(made.in_spec),
-        "out_spec": _spec(made.out_spec),
-        "result": [_leaf(x, made.outputs) for x in pytree.tree_leaves(made.result, is_leaf=lambda x: x is None)],
+        "inputs": [described(v) for v in made.inputs],
+        "outputs": [described(v) for v in made.outputs],
+        "arguments": [leaf(x, arguments) | (described(x) if isinstance(x, Value) else {}) for x in made.arguments],
+        "in_spec": spec_text(made.in_spec),
+        "out_spec": spec_text(made.out_spec),
+        "result": [leaf(x, made.outputs) for x in pytree.tree_leaves(made.result, is_leaf=lambda x: x is None)],
         "random_blocks": made.random_blocks,
         "weights": weights,
     }
@@ -139,25 +138,37 @@ def write(path, made, weights):
                 write_weights(f, made.weights)
 
 
+def parts_of(file, name, header, newest, caller, writer):
+    """A zip file of ours: what its header says, and {name: bytes} of what it holds. file: a path or an open file; newest: the newest
+    format that is known."""
+    try:
+        with zipfile.ZipFile(file) as z:
+            parts = {n: z.read(n) for n in z.namelist()}
+        head = json.loads(parts[header]) if header in parts else None
+    except _DAMAGED as error:
+        raise ValueError(f"{caller}: {name} is damaged or cut off: {error}") from error
+    if head is None:
+        raise ValueError(f"{caller}: {name} is a zip file, but not one that {writer} wrote")
+    found = head.get("format") if isinstance(head, dict) else None
+    if not isinstance(found, int) or not 1 <= found <= newest:
+        raise ValueError(
+            f"{caller}: {name} has the format {found}; this version of torch_tpu reads the formats up to {newest}. "
+            "Load it with the torch_tpu that wrote it, or a newer one"
+        )
+    return head, parts
+
+
 def read(path):
     """(header, text, weights or None)."""
-    name = os.fspath(path)
+    name, weights = os.fspath(path), None
+    head, parts = parts_of(path, name, _HEADER, FORMAT, "torch_tpu.export.load", "save_artifact")
     try:
-        with zipfile.ZipFile(path) as z:
-            if _HEADER not in z.namelist():
-                raise ValueError(f"torch_tpu.export.load: {name} is a zip file, but not one that save_artifact wrote")
-            head = json.loads(z.read(_HEADER))
-            found = head.get("format")
-            if not isinstance(found, int) or not 1 <= found <= FORMAT:
-                raise ValueError(
-                    f"torch_tpu.export.load: {name} has the format {found}; this version of torch_tpu reads the formats up to {FORMAT}. "
-                    "Load it with the torch_tpu that wrote it, or a newer one"
-                )
-            text = z.read(_TEXT).decode()
-            weights = read_weights(z.read(_WEIGHTS), name) if head["weights"] == "inside" else None
-    except _DAMAGED as error:
+        text, where = parts[_TEXT].decode(), head["weights"]
+        if where == "inside":
+            weights = read_weights(parts[_WEIGHTS], name)
+    except (KeyError, UnicodeDecodeError) as error:
         raise ValueError(f"torch_tpu.export.load: {name} is damaged or cut off: {error}") from error
-    if head["weights"] == "beside":
+    if where == "beside":
         try:
             with open(beside(path), "rb") as f:
                 weights = read_weights(f.read(), beside(path))
@@ -166,12 +177,12 @@ def read(path):
     return head, text, weights
 
 
-def values(described):
+def values(given, kinds=_STORED, caller="torch_tpu.export.load"):
     """Descriptions of the header as Value."""
     out = []
-    for v in described:
-        if v["kind"] not in _STORED or v["dtype"] not in _DTYPES:
-            raise ValueError(f"torch_tpu.export.load: {v['name']}: unknown kind {v['kind']!r} or dtype {v['dtype']!r}")
+    for v in given:
+        if v["kind"] not in kinds or v["dtype"] not in _DTYPES:
+            raise ValueError(f"{caller}: {v['name']}: unknown kind {v['kind']!r} or dtype {v['dtype']!r}")
         out.append(Value(v["name"], v["kind"], tuple(v["shape"]), _DTYPES[v["dtype"]]))
     return out
 
@@ -199,6 +210,7 @@ _MLIR = {
     "f8E4M3FNUZ": torch.float8_e4m3fnuz,
     "f8E5M2FNUZ": torch.float8_e5m2fnuz,
 }
+_DTYPES = {str(d)[6:]: d for d in _MLIR.values()}
 _TYPE = re.compile(r"tensor<((?:\d+x)*)([^<>,]+(?:<[^<>]*>)?)>")
 
 

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from torch_tpu import _artifact, _core
 from torch_tpu import compile as _compile
+from torch_tpu._call import Signature, tpu_device
 from torch_tpu._graph import Graph
 from torch_tpu.aot._trace import RANDOM_STATE, Value
 
@@ -291,11 +292,11 @@ class Program:
     def __init__(self, text, inputs, outputs, arguments, in_spec, out_spec, result, blocks, weights, device, name):
         self.inputs, self.outputs = inputs, outputs
         self.in_spec, self.out_spec = in_spec, out_spec
-        self._arguments, self._result, self._device, self._name = arguments, result, device, name
+        self._result, self._device = result, device
+        self._signature = Signature(name, arguments, in_spec, "export the module once for each size")
         self.state = {v.name: _weight(v, weights, device, name) for v in inputs if v.kind in _WEIGHTS}
         named = [v for v in arguments if isinstance(v, Value)]
         known = {id(v): i for i, v in enumerate(named)}
-        self._places = [i for i, v in enumerate(arguments) if isinstance(v, Value)]
         taken = [*named, *(v for v in inputs if v.kind in _WEIGHTS)]
         known |= {id(v): i for i, v in enumerate(taken)}
         by_name = {(v.kind, v.name): i for i, v in enumerate(taken)}
@@ -308,15 +309,17 @@ class Program:
             [-1 if v.kind == "result" else by_name[v.kind, v.name] for v in outputs],
             blocks,
             f"exported program {name}",
+            False,
+            [],
+            [],
+            [],
         )
         self._graph = Graph(handle)
 
     def __call__(self, *args, **kwargs):
-        leaves = self._leaves(args, kwargs)
-        for x, want in zip(leaves, self._arguments, strict=True):
-            self._check(x, want)
+        tensors = self._signature.tensors(args, kwargs, self._device)
         with torch.no_grad():
-            out = self._graph.run([*(leaves[i] for i in self._places), *self.state.values()])
+            out = self._graph.run([*tensors, *self.state.values()])
         if self.out_spec is None:
             return out
         return pytree.tree_unflatten([self._value(x, out) for x in self._result], self.out_spec)
@@ -325,42 +328,6 @@ class Program:
         if isinstance(x, _Result):
             return out[x.at]
         return torch.empty(x.shape, dtype=x.dtype, device=self._device) if isinstance(x, Value) else x
-
-    def _leaves(self, args, kwargs):
-        if self.in_spec is None:
-            if kwargs or len(args) != len(self._arguments):
-                raise TypeError(
-                    f"{self._name}: expected {len(self._arguments)} tensors, got {len(args)} and {len(kwargs)} by name"
-                )
-            return args
-        order = self.in_spec.child(1).context
-        if isinstance(order, list) and set(order) == set(kwargs):
-            kwargs = {k: kwargs[k] for k in order}
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        if spec != self.in_spec:
-            raise TypeError(
-                f"{self._name}: expected arguments nested as in the example that was exported, {self.in_spec}, got {spec}; names are "
-                f"{', '.join(v.name for v in self._arguments if isinstance(v, Value))}"
-            )
-        return leaves
-
-    def _check(self, x, want):
-        if not isinstance(want, Value):
-            if type(x) is not type(want) or x != want:
-                raise ValueError(f"{self._name}: it was exported for the value {want!r}, which is part of the program, got {x!r}")
-            return
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{self._name}: {want.name}: expected a tensor, got {type(x).__name__}")
-        if x.dtype != want.dtype or tuple(x.shape) != want.shape:
-            raise ValueError(
-                f"{self._name}: {want.name}: expected a {want.dtype} tensor of the sizes {list(want.shape)}, got {x.dtype} and "
-                f"{list(x.shape)}; export the module once for each size"
-            )
-        if x.device != self._device:
-            raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, {self._device} (the program's) and "
-                f"{x.device} ({want.name}'s)"
-            )
 
 
 @dataclass
@@ -389,10 +356,7 @@ def load(source, *, weights=None, device="tpu", inputs=None, outputs=None):
     weights: {name: tensor} in place of those that the artifact holds. They are copied. inputs, outputs: tensors (on the meta
     device, say) like what @main takes and gives: needed when the file is MLIR bytecode, which does not show it as a text does."""
     torch.tpu.init()
-    device = torch.device(device)
-    if device.type != "tpu":
-        raise ValueError(f"torch_tpu.export.load: expected a tpu device, got {device}")
-    device = torch.device("tpu", torch.tpu.current_device() if device.index is None else device.index)
+    device = tpu_device(device, "torch_tpu.export.load")
     if isinstance(source, StableHLO):
         leaves = pytree.tree_leaves(source.result, is_leaf=lambda x: x is None)
         return _make(source.text.encode(), source, leaves, weights or source.weights, device, "StableHLO")

@@ -9,8 +9,8 @@ struct tpu_topology {
   pjrt_api *api;
   pjrt_topology *t;
   tpu_topology_info info;
-  const char *plugin;
-  char text[]; /* plugin and name */
+  const char *plugin; /* its path */
+  char text[];        /* plugin and name */
 };
 
 struct tpu_aot {
@@ -21,7 +21,7 @@ struct tpu_aot {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static tpu_topology *topologies;
+static tpu_topology *topologies, *here;
 
 /* Without a TPU, libtpu waits for a metadata server that is not there, and lets only one process in. Who set these
  * variables knows better. */
@@ -32,6 +32,13 @@ static void calm_libtpu(const char *plugin) {
   setenv("TPU_WORKER_ID", "0", 0);
   setenv("TPU_WORKER_HOSTNAMES", "localhost", 0);
   setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1", 0);
+}
+
+static void describe(tpu_topology *t) {
+  t->info.platform = pjrt_topology_platform(t->t);
+  t->info.platform_version = pjrt_topology_platform_version(t->t);
+  t->info.kind = pjrt_topology_kind(t->t);
+  t->info.device_count = pjrt_topology_device_count(t->t);
 }
 
 static tpu_err *make(const char *plugin, const char *name, tpu_topology **out) {
@@ -47,14 +54,37 @@ static tpu_err *make(const char *plugin, const char *name, tpu_topology **out) {
     mem_free(t);
     return e;
   }
-  t->info.platform = pjrt_topology_platform(t->t);
-  t->info.platform_version = pjrt_topology_platform_version(t->t);
-  t->info.kind = pjrt_topology_kind(t->t);
-  t->info.device_count = pjrt_topology_device_count(t->t);
+  describe(t);
   t->info.stablehlo_version = pjrt_stablehlo_version(t->api);
   pjrt_api_version(t->api, &t->info.pjrt_major, &t->info.pjrt_minor);
   *out = t;
   return NULL;
+}
+
+tpu_err *tpu_topology_here(tpu_topology **out) {
+  *out = NULL;
+  TPU_TRY(ex_ready());
+  pthread_mutex_lock(&lock);
+  tpu_err *e = NULL;
+  if (!here) {
+    const tpu_plugin_info *p = tpu_get_plugin_info();
+    tpu_topology *t = mem_calloc(sizeof *t);
+    e = t ? pjrt_topology_of(ex.client, &t->t) : err_nomem();
+    if (e) {
+      mem_free(t);
+    } else {
+      t->plugin = p->path;
+      t->info = (tpu_topology_info){.name = "here",
+                                    .pjrt_major = p->pjrt_major,
+                                    .pjrt_minor = p->pjrt_minor,
+                                    .stablehlo_version = p->stablehlo_version};
+      describe(t);
+      here = t;
+    }
+  }
+  *out = here;
+  pthread_mutex_unlock(&lock);
+  return e;
 }
 
 tpu_err *tpu_topology_get(const char *plugin, const char *name, tpu_topology **out) {
@@ -101,6 +131,10 @@ tpu_err *tpu_aot_compile_partitions(tpu_topology *t, const char *text, size_t le
   char *options;
   size_t n;
   *out = NULL;
+  if (t == here)
+    return err_new(
+        TPU_ERR_NOT_IMPLEMENTED,
+        "a program over a mesh is compiled for a topology that is named, such as v5e:2x2, not for what is here");
   TPU_TRY(pjrt_partition_options(devices, t->info.device_count, &options, &n));
   tpu_err *e = tpu_aot_compile(t, text, len, options, n, out);
   mem_free(options);
@@ -150,16 +184,50 @@ tpu_err *tpu_aot_serialize(tpu_aot *a, const char **bytes, size_t *n) {
   return e;
 }
 
+static tpu_plugin_info plugin_of(const tpu_topology *t) {
+  return (tpu_plugin_info){.path = t->plugin,
+                           .platform = t->info.platform,
+                           .platform_version = t->info.platform_version,
+                           .pjrt_major = t->info.pjrt_major,
+                           .pjrt_minor = t->info.pjrt_minor,
+                           .device_count = t->info.device_count};
+}
+
+static tpu_err *host_of(const tpu_plugin_info *p, const char *kind, char **out) {
+  buf b;
+  buf_init(&b);
+  cache_describe_host(&b, p, p->device_count, kind);
+  buf_char(&b, 0);
+  *out = b.failed ? NULL : mem_alloc(b.len);
+  if (*out) memcpy(*out, b.data, b.len);
+  buf_free(&b);
+  return *out ? NULL : err_nomem();
+}
+
+tpu_err *tpu_aot_host(tpu_aot *a, const char **text) {
+  drop_bytes(a);
+  const tpu_plugin_info p = plugin_of(a->topology);
+  tpu_err *e = host_of(&p, a->topology->info.kind, &a->bytes);
+  *text = a->bytes;
+  return e;
+}
+
+tpu_err *tpu_aot_host_here(const char **text) {
+  static char *kept;
+  *text = NULL;
+  TPU_TRY(ex_ready());
+  pthread_mutex_lock(&lock);
+  tpu_err *e = kept ? NULL : host_of(tpu_get_plugin_info(), tpu_device_kind(0), &kept);
+  *text = kept;
+  pthread_mutex_unlock(&lock);
+  return e;
+}
+
 tpu_err *tpu_aot_keep(tpu_aot *a, const char *text, size_t len, const char *folder) {
   const char *bytes;
   size_t n;
   const tpu_topology *t = a->topology;
-  const tpu_plugin_info plugin = {.path = t->plugin,
-                                  .platform = t->info.platform,
-                                  .platform_version = t->info.platform_version,
-                                  .pjrt_major = t->info.pjrt_major,
-                                  .pjrt_minor = t->info.pjrt_minor,
-                                  .device_count = t->info.device_count};
+  const tpu_plugin_info plugin = plugin_of(t);
   TPU_TRY(tpu_aot_serialize(a, &bytes, &n));
   return cache_keep(folder, &plugin, t->info.kind, text, len, bytes, n);
 }

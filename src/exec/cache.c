@@ -64,9 +64,8 @@ static void put_hash(buf *b, const char *name, hash128 h) {
   buf_printf(b, "%s %s\n", name, hex);
 }
 
-/* path, platform and versions of the plugin; devices: "4 cpu"; options: of its programs. */
-static void describe(buf *b, const tpu_plugin_info *info, int devices, const char *kind, const char *options,
-                     size_t noptions) {
+/* Which processes an executable can be loaded by. */
+void cache_describe_host(buf *b, const tpu_plugin_info *info, int devices, const char *kind) {
   bool tpu = !strcmp(info->platform, "tpu");
   buf_str(b, "torch_tpu program 1\n");
   buf_printf(b, "platform %s\n", info->platform);
@@ -78,6 +77,12 @@ static void describe(buf *b, const tpu_plugin_info *info, int devices, const cha
   if (tpu) buf_printf(b, "device %s\n", kind);
   else buf_printf(b, "devices %d %s\n", devices, kind);
   if (!strcmp(info->platform, "cpu")) put_hash(b, "cpu", cpu_identity());
+}
+
+/* path, platform and versions of the plugin; devices: "4 cpu"; options: of its programs. */
+static void describe(buf *b, const tpu_plugin_info *info, int devices, const char *kind, const char *options,
+                     size_t noptions) {
+  cache_describe_host(b, info, devices, kind);
   put_hash(b, "options", hash128_of(options, noptions));
   /* flags that XLA reads for itself change what it makes of the same text */
   static const char *const flags[] = {"XLA_FLAGS", "LIBTPU_INIT_ARGS"};
@@ -148,6 +153,12 @@ tpu_err *tpu_cache_prune(const char *folder, int64_t limit) {
   disk_prune(d, limit < 0 ? env_int(ENV_CACHE_SIZE) : limit);
   disk_close(d);
   return NULL;
+}
+
+tpu_err *tpu_cache_open_file(const char *path, int *fd) {
+  *fd = -1;
+  TPU_TRY(env_check());
+  return disk_open_file(path, env_int(ENV_CACHE_TRUST), fd);
 }
 
 static disk *open_folder(const char *path, int64_t limit, bool asked_for) {

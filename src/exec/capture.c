@@ -652,6 +652,30 @@ int tpu_graph_output(const tpu_graph *g, int i) {
   return -3;
 }
 
+bool tpu_graph_get_output(const tpu_graph *g, int i, tpu_tensor *out) {
+  *out = (tpu_tensor){0};
+  for (int k = 0; k < g->e->nouts; k++) {
+    const out_spec *o = &g->e->outs[k];
+    if (o->output != i) continue;
+    *out = (tpu_tensor){.sizes = o->base_dims, .ndim = o->base_ndim, .dtype = o->base_dtype};
+    return true;
+  }
+  return false;
+}
+
+bool tpu_graph_get_store(const tpu_graph *g, int k, size_t *nbytes, int *output) {
+  for (int i = 0; i < g->nplaces; i++) {
+    const graph_place *p = &g->places[i];
+    if (p->store != k) continue;
+    *nbytes = p->nbytes;
+    *output = p->output;
+    return true;
+  }
+  return false;
+}
+
+bool tpu_graph_donated(const tpu_graph *g, int i) { return i >= 0 && i < g->e->nparams && g->e->params[i].donated; }
+
 void tpu_graph_get_input(const tpu_graph *g, int i, tpu_tensor *out) {
   const graph_input *in = &g->inputs[i];
   *out = (tpu_tensor){

@@ -174,6 +174,28 @@ static bool write_all(int fd, const void *data, size_t n) {
   return true;
 }
 
+tpu_err *disk_open_file(const char *path, bool trust, int *out) {
+  struct stat st;
+  char why[WHY_LEN] = "";
+  *out = -1;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (trust ? 0 : O_NOFOLLOW));
+  if (fd < 0) {
+    int err = errno;
+    return err_new(TPU_ERR_RUNTIME, "%s: %s", path, err == ELOOP ? "it is a symbolic link" : strerror(err));
+  }
+  if (fstat(fd, &st) || !S_ISREG(st.st_mode)) snprintf(why, sizeof why, "it is no plain file");
+  else if (ours(&st, trust, why)) why[0] = 0;
+  if (!why[0]) {
+    *out = fd;
+    return NULL;
+  }
+  close(fd);
+  return err_new(TPU_ERR_RUNTIME,
+                 "%s: %s, and an executable is code; make the file yours alone (chmod go-w), or set "
+                 "TORCH_TPU_CACHE_TRUST=1 if all who can write it may run code as you",
+                 path, why);
+}
+
 typedef enum { ENTRY_NONE, ENTRY_GOOD, ENTRY_BAD, ENTRY_REFUSED } entry_state;
 
 /* Reads an entry whole: *body is the key and the data after it, to mem_free. REFUSED: `why` says why. */

@@ -21,6 +21,10 @@ TPU_MUST tpu_err *disk_open(const char *path, int64_t limit, bool trust, disk **
 void disk_close(disk *d);
 const char *disk_path(const disk *d);
 
+/* Opens a file that holds an executable, under the rules of an entry. *fd is -1 when it is refused; the error says why.
+ */
+TPU_MUST tpu_err *disk_open_file(const char *path, bool trust, int *fd);
+
 /* The data kept under this key, to mem_free; false when there is none. */
 bool disk_get(disk *d, const void *key, size_t key_len, char **data, size_t *len);
 /* Keeps it; false (and a warning, once) when it cannot be written. */

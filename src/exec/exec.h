@@ -120,6 +120,8 @@ extern uint64_t program_hash_mask; /* for tests: the bits of a program's hash th
  * NULL. */
 TPU_MUST tpu_err *program_get(ir_graph *g, const char *xla, const char *op_name, program **out);
 TPU_MUST tpu_err *program_of_text(const buf *text, const char *op_name, program **out);
+/* The program of an executable that the plugin once serialized; found again when it was given before. */
+TPU_MUST tpu_err *program_of_executable(const char *bytes, size_t n, const char *op_name, program **out);
 /* The same if it is in memory (a reference), else NULL. */
 program *program_known(const buf *text);
 void program_release(program *p);
@@ -143,6 +145,8 @@ typedef struct {
 pjrt_exec *cache_find(const buf *text, const char *op_name, cache_ticket *t);
 void cache_done(cache_ticket *t, pjrt_exec *compiled);
 void cache_close(void);
+/* Lines "NAME VALUE" that say by which processes an executable of this plugin can be loaded. */
+void cache_describe_host(buf *b, const tpu_plugin_info *info, int devices, const char *kind);
 /* Puts an executable into a folder under the name by which a process with this plugin, on devices of this kind, looks
  * for the program of this text. */
 TPU_MUST tpu_err *cache_keep(const char *folder, const tpu_plugin_info *plugin, const char *kind, const char *text,

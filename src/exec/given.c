@@ -1,4 +1,5 @@
-/* Graphs that were not captured here: a program as StableHLO, given with what it takes and gives. */
+/* Graphs that were not captured here: a program as StableHLO, or as what the plugin once made of it, given with what it
+ * takes and gives. */
 #include <string.h>
 
 #include "exec/graph.h"
@@ -36,8 +37,18 @@ static tpu_err *take_inputs(tpu_graph *g, const tpu_given *given) {
     in->ndim = t->ndim;
     in->dtype = t->dtype;
     TPU_TRY(bytes_of(t, "input", i, &in->nbytes));
-    in->sizes = in->dims = arena_copy(&g->mem, t->sizes, (size_t)t->ndim * sizeof *t->sizes);
-    in->strides = strides_of(&g->mem, t);
+    size_t bytes = (size_t)t->ndim * sizeof *t->sizes;
+    in->sizes = in->dims = arena_copy(&g->mem, t->sizes, bytes);
+    if (!t->strides || !in->nbytes) {
+      in->strides = strides_of(&g->mem, t);
+      continue;
+    }
+    int64_t *dims = arena_alloc(&g->mem, bytes + 1);
+    in->strides = arena_copy(&g->mem, t->strides, bytes);
+    if (g->mem.failed) return err_nomem();
+    if (t->offset || !store_natural_dims(t, in->nbytes, dims))
+      return err_new(TPU_ERR_VALUE, "tpu: input %d of a given program is not dense", i);
+    in->dims = dims;
   }
   return NULL;
 }
@@ -61,12 +72,52 @@ static tpu_err *take_parameters(tpu_graph *g, const tpu_given *given) {
   return NULL;
 }
 
+/* Whether a view lies inside of so many bytes. */
+static bool inside(const tpu_graph_result *r, size_t nbytes) {
+  int64_t last = r->offset, step;
+  size_t size = tpu_dtype_size((tpu_dtype)r->dtype);
+  if (!size || r->offset < 0) return false;
+  for (int d = 0; d < r->ndim; d++) {
+    if (r->sizes[d] < 0 || r->strides[d] < 0) return false;
+    if (!r->sizes[d]) return true;
+    if (__builtin_mul_overflow(r->sizes[d] - 1, r->strides[d], &step) || __builtin_add_overflow(last, step, &last))
+      return false;
+  }
+  return (uint64_t)last < nbytes / size;
+}
+
+static tpu_err *take_results(tpu_graph *g, const tpu_given *given) {
+  for (int i = 0; i < given->nresults; i++) {
+    const tpu_graph_result *from = &given->results[i];
+    tpu_graph_result *r = &g->results[g->nresults++];
+    size_t bytes = (size_t)from->ndim * sizeof *from->sizes, nbytes = 0;
+    *r = *from;
+    r->sizes = arena_copy(&g->mem, from->sizes, bytes);
+    r->strides = arena_copy(&g->mem, from->strides, bytes);
+    if (g->mem.failed) return err_nomem();
+    bool known = r->input >= 0 && r->input < g->ninputs && r->store == -1;
+    if (known) {
+      nbytes = g->inputs[r->input].nbytes;
+      g->inputs[r->input].used = true;
+    }
+    for (int k = 0; k < g->nplaces && r->input == -1 && !known; k++) {
+      known = r->store >= 0 && g->places[k].store == r->store;
+      nbytes = g->places[k].nbytes;
+    }
+    if (!known) return err_new(TPU_ERR_VALUE, "tpu: result %d of a given program is a view of nothing", i);
+    if (!inside(r, nbytes))
+      return err_new(TPU_ERR_VALUE, "tpu: result %d of a given program does not lie in its storage of %zu bytes", i,
+                     nbytes);
+  }
+  return NULL;
+}
+
 static tpu_err *take_outputs(tpu_graph *g, const tpu_given *given) {
   call_entry *e = g->e;
-  int n = given->noutputs;
+  int n = given->noutputs, most = n > given->nresults ? n : given->nresults;
   e->outs = arena_alloc(&e->mem, (size_t)(n + 1) * sizeof *e->outs);
-  g->places = arena_alloc(&g->mem, (size_t)(n + 1) * sizeof *g->places);
-  g->results = arena_alloc(&g->mem, (size_t)(n + 1) * sizeof *g->results);
+  g->places = arena_alloc(&g->mem, (size_t)(n + given->nempty + 1) * sizeof *g->places);
+  g->results = arena_alloc(&g->mem, (size_t)(most + 1) * sizeof *g->results);
   if (!e->outs || !g->places || !g->results) return err_nomem();
   for (int i = 0; i < n; i++) {
     const tpu_tensor *t = &given->outputs[i];
@@ -87,7 +138,9 @@ static tpu_err *take_outputs(tpu_graph *g, const tpu_given *given) {
       in->written = true;
       continue;
     }
-    g->results[g->nresults++] = (tpu_graph_result){.store = g->nstores++,
+    g->nstores++;
+    if (given->results) continue;
+    g->results[g->nresults++] = (tpu_graph_result){.store = g->nstores - 1,
                                                    .input = -1,
                                                    .dtype = t->dtype,
                                                    .ndim = t->ndim,
@@ -95,7 +148,10 @@ static tpu_err *take_outputs(tpu_graph *g, const tpu_given *given) {
                                                    .strides = strides_of(&g->mem, t)};
   }
   e->noutputs = n;
-  return NULL;
+  for (int i = 0; i < given->nempty; i++)
+    g->places[g->nplaces++] =
+        (graph_place){.store = g->nstores++, .input = -1, .output = -1, .nbytes = given->empty[i]};
+  return given->results ? take_results(g, given) : NULL;
 }
 
 static tpu_err *build(tpu_graph *g, const tpu_given *given, const char *name) {
@@ -106,12 +162,17 @@ static tpu_err *build(tpu_graph *g, const tpu_given *given, const char *name) {
   TPU_TRY(take_outputs(g, given));
   g->e->name = arena_copy(&g->e->mem, name, strlen(name) + 1);
   if (g->mem.failed || g->e->mem.failed) return err_nomem();
-  buf text;
-  buf_init(&text);
-  buf_bytes(&text, given->text, given->len);
   program *p = NULL;
-  tpu_err *e = text.failed ? err_nomem() : program_of_text(&text, name, &p);
-  buf_free(&text);
+  tpu_err *e;
+  if (given->executable) {
+    e = program_of_executable(given->text, given->len, name, &p);
+  } else {
+    buf text;
+    buf_init(&text);
+    buf_bytes(&text, given->text, given->len);
+    e = text.failed ? err_nomem() : program_of_text(&text, name, &p);
+    buf_free(&text);
+  }
   size_t n = 0;
   if (!e) e = pjrt_exec_num_outputs(ex.client, p->exec, &n);
   if (!e && n != (size_t)given->noutputs)

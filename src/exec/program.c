@@ -219,12 +219,66 @@ static tpu_err *allowed(const char *op_name) {
       op_name);
 }
 
+static program *find(hash128 name, const buf *text) {
+  pthread_mutex_lock(&ex.program_lock);
+  program *p = find_locked(name, text);
+  if (p) ex.stats.program_hits++;
+  pthread_mutex_unlock(&ex.program_lock);
+  return p;
+}
+
+/* A program in the table, with a reference for the caller. text: what to compare, or NULL. */
+static tpu_err *keep(pjrt_exec *take_x, hash128 name, hash128 entry, const buf *text, watched *w, program **out) {
+  program *p = mem_calloc(sizeof *p);
+  if (!p) {
+    pjrt_exec_free(ex.client, take_x);
+    return err_nomem();
+  }
+  buf_init(&p->text);
+  if (text && compares_text()) buf_bytes(&p->text, text->data, text->len);
+  if (p->text.failed) {
+    buf_free(&p->text);
+    pjrt_exec_free(ex.client, take_x);
+    mem_free(p);
+    return err_nomem();
+  }
+  p->name = name;
+  p->entry = entry;
+  p->node.hash = name.lo;
+  p->exec = take_x;
+  p->watched = w;
+  atomic_init(&p->refs, 2); /* the table's and the caller's */
+  p->node.used = true;
+  pthread_mutex_lock(&ex.program_lock);
+  tpu_err *e = table_add(&ex.programs, &p->node);
+  ex.programs_made++;
+  pthread_mutex_unlock(&ex.program_lock);
+  if (e) {
+    atomic_store(&p->refs, 1);
+    program_release(p);
+    return e;
+  }
+  *out = p;
+  return NULL;
+}
+
+tpu_err *program_of_executable(const char *bytes, size_t n, const char *op_name, program **out) {
+  const hash128 parts[2] = {hash128_of(bytes, n), {n, 0}}; /* no text has this name */
+  buf none;
+  buf_init(&none);
+  hash128 name = hash128_of(parts, sizeof parts);
+  *out = find(name, &none);
+  if (*out) return NULL;
+  pjrt_exec *x;
+  int64_t start = clock_ns();
+  TPU_TRY(pjrt_exec_load(ex.client, bytes, n, &x));
+  explain_add(TPU_EXPLAIN_LOAD, 0, 0, start, op_name);
+  return keep(x, name, (hash128){0, 0}, NULL, NULL, out);
+}
+
 tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
   hash128 name = name_of(text);
-  pthread_mutex_lock(&ex.program_lock);
-  *out = find_locked(name, text);
-  if (*out) ex.stats.program_hits++;
-  pthread_mutex_unlock(&ex.program_lock);
+  *out = find(name, text);
   if (*out) return NULL;
   bool dumps = env_str(ENV_DUMP)[0] != 0;
   if (dumps) dump(text->data, text->len, name, op_name, "mlir");
@@ -245,39 +299,11 @@ tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
   }
   if (dumps) dump_optimized(x, name, op_name);
   if (!found && log_on(LOG_INFO)) log_line(LOG_INFO, "compiled %s in %.1f ms", op_name, (double)took * 1e-6);
-  program *p = mem_calloc(sizeof *p);
-  if (!p) {
-    pjrt_exec_free(ex.client, x);
-    return err_nomem();
-  }
-  buf_init(&p->text);
-  if (compares_text()) buf_bytes(&p->text, text->data, text->len);
-  if (p->text.failed) {
-    buf_free(&p->text);
-    pjrt_exec_free(ex.client, x);
-    mem_free(p);
-    return err_nomem();
-  }
-  p->name = name;
-  p->entry = entry;
-  p->node.hash = name.lo;
-  p->exec = x;
-  p->watched = watch_program(text, name, op_name, !queue_is_here());
-  atomic_init(&p->refs, 2); /* the table's and the caller's */
-  p->node.used = true;
-  pthread_mutex_lock(&ex.program_lock);
   if (!found) {
+    pthread_mutex_lock(&ex.program_lock);
     ex.stats.compiles++;
     ex.stats.compile_ns += took;
+    pthread_mutex_unlock(&ex.program_lock);
   }
-  e = table_add(&ex.programs, &p->node);
-  ex.programs_made++;
-  pthread_mutex_unlock(&ex.program_lock);
-  if (e) {
-    atomic_store(&p->refs, 1);
-    program_release(p);
-    return e;
-  }
-  *out = p;
-  return NULL;
+  return keep(x, name, entry, text, watch_program(text, name, op_name, !queue_is_here()), out);
 }

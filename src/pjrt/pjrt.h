@@ -14,7 +14,7 @@ typedef struct PJRT_Buffer pjrt_buffer;
 typedef struct PJRT_LoadedExecutable pjrt_exec;
 typedef struct PJRT_Event pjrt_event;
 typedef struct pjrt_topology pjrt_topology; /* devices that need not be here */
-typedef struct PJRT_Executable pjrt_aot;    /* a program compiled for a topology: it cannot be run here */
+typedef struct pjrt_aot pjrt_aot;           /* a program compiled for a topology: to be looked at and written away */
 
 /* ---- loading --------------------------------------------------------------------------------------------------- */
 
@@ -78,6 +78,8 @@ TPU_MUST tpu_err *pjrt_execute(pjrt_client *c, pjrt_exec *e, int device, pjrt_bu
 
 /* name: the plugin's own ("v5e:2x2"). A plugin that has no topologies gives NOT_IMPLEMENTED. */
 TPU_MUST tpu_err *pjrt_topology_new(pjrt_api *api, const char *name, pjrt_topology **out);
+/* The devices of a client, which are here: programs are compiled for one of them. */
+TPU_MUST tpu_err *pjrt_topology_of(pjrt_client *c, pjrt_topology **out);
 void pjrt_topology_free(pjrt_topology *t);
 const char *pjrt_topology_platform(const pjrt_topology *t);
 const char *pjrt_topology_platform_version(const pjrt_topology *t);

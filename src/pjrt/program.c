@@ -28,8 +28,7 @@ tpu_err *pjrt_compile(pjrt_client *c, const char *text, size_t len, const char *
   return NULL;
 }
 
-/* The part of an executable that is not tied to devices; given back with executable_drop. */
-static tpu_err *get_executable(pjrt_client *c, pjrt_exec *e, PJRT_Executable **out) {
+tpu_err *door_executable(pjrt_client *c, pjrt_exec *e, PJRT_Executable **out) {
   PJRT_LoadedExecutable_GetExecutable_Args a = {.loaded_executable = e};
   TPU_TRY(PJRT_CALL(c->api, PJRT_LoadedExecutable_GetExecutable, &a));
   if (!a.executable) return door_no_result(c->api, "PJRT_LoadedExecutable_GetExecutable");
@@ -63,7 +62,7 @@ tpu_err *pjrt_exec_serialize(pjrt_client *c, pjrt_exec *e, char **out, size_t *o
   *out = NULL;
   *out_len = 0;
   PJRT_Executable *x;
-  TPU_TRY(get_executable(c, e, &x));
+  TPU_TRY(door_executable(c, e, &x));
   tpu_err *err = door_serialize(c->api, x, out, out_len);
   executable_drop(c, x);
   return err;
@@ -96,7 +95,7 @@ tpu_err *door_optimized(const pjrt_api *api, PJRT_Executable *x, char **out, siz
 tpu_err *pjrt_exec_optimized(pjrt_client *c, pjrt_exec *e, char **out, size_t *out_len, char format[32]) {
   PJRT_Executable *x;
   *out = NULL;
-  TPU_TRY(get_executable(c, e, &x));
+  TPU_TRY(door_executable(c, e, &x));
   tpu_err *err = door_optimized(c->api, x, out, out_len, format);
   executable_drop(c, x);
   return err;
@@ -115,7 +114,7 @@ tpu_err *pjrt_exec_load(pjrt_client *c, const char *bytes, size_t len, pjrt_exec
 tpu_err *pjrt_exec_num_outputs(pjrt_client *c, pjrt_exec *e, size_t *out) {
   *out = 0;
   PJRT_Executable *x;
-  TPU_TRY(get_executable(c, e, &x));
+  TPU_TRY(door_executable(c, e, &x));
   PJRT_Executable_NumOutputs_Args a = {.executable = x};
   tpu_err *err = PJRT_CALL(c->api, PJRT_Executable_NumOutputs, &a);
   executable_drop(c, x);
@@ -154,7 +153,7 @@ static void keep_accessed(void *ctx, const char *name, size_t n, double value) {
 
 int64_t pjrt_exec_traffic(pjrt_client *c, pjrt_exec *e) {
   PJRT_Executable *x;
-  tpu_err *err = get_executable(c, e, &x);
+  tpu_err *err = door_executable(c, e, &x);
   if (err) {
     tpu_err_free(err);
     return -1;

@@ -7,10 +7,16 @@
 
 struct pjrt_topology {
   pjrt_api *api;
+  pjrt_client *c; /* of devices that are here; it has no t, and devices that no program names */
   PJRT_TopologyDescription *t;
   char *platform, *platform_version, *kind;
   PJRT_DeviceDescription *const *devices; /* the plugin's array */
   int device_count;
+};
+
+struct pjrt_aot {
+  PJRT_Executable *x;
+  pjrt_exec *loaded; /* of a client's devices: what x is a part of */
 };
 
 static tpu_err *create(pjrt_topology *t, const char *name) {
@@ -55,6 +61,24 @@ tpu_err *pjrt_topology_new(pjrt_api *api, const char *name, pjrt_topology **out)
   return NULL;
 }
 
+tpu_err *pjrt_topology_of(pjrt_client *c, pjrt_topology **out) {
+  *out = NULL;
+  pjrt_topology *t = mem_calloc(sizeof *t);
+  if (!t) return err_nomem();
+  *t = (pjrt_topology){.api = c->api,
+                       .c = c,
+                       .platform = door_text(c->platform, strlen(c->platform)),
+                       .platform_version = door_text(c->platform_version, strlen(c->platform_version)),
+                       .kind = door_text(c->kinds[0], strlen(c->kinds[0])),
+                       .device_count = c->device_count};
+  if (!t->platform || !t->platform_version || !t->kind) {
+    pjrt_topology_free(t);
+    return err_nomem();
+  }
+  *out = t;
+  return NULL;
+}
+
 void pjrt_topology_free(pjrt_topology *t) {
   if (!t) return;
   if (t->t) {
@@ -88,6 +112,10 @@ static void read_place(const PJRT_NamedValue *v, pjrt_place *out, int64_t *core)
 
 tpu_err *pjrt_topology_device(const pjrt_topology *t, int i, pjrt_place *out) {
   *out = (pjrt_place){0};
+  if (t->c) {
+    out->id = i;
+    return NULL;
+  }
   PJRT_DeviceDescription_Id_Args id = {.device_description = t->devices[i]};
   TPU_TRY(PJRT_CALL(t->api, PJRT_DeviceDescription_Id, &id));
   out->id = id.id;
@@ -99,20 +127,33 @@ tpu_err *pjrt_topology_device(const pjrt_topology *t, int i, pjrt_place *out) {
   return NULL;
 }
 
-tpu_err *pjrt_topology_compile(pjrt_topology *t, const char *text, size_t len, const char *options, size_t options_len,
-                               pjrt_aot **out) {
-  *out = NULL;
+static tpu_err *compile(pjrt_topology *t, const char *text, size_t len, const char *options, size_t options_len,
+                        pjrt_aot *out) {
+  if (t->c) {
+    TPU_TRY(pjrt_compile(t->c, text, len, options, options_len, &out->loaded));
+    return door_executable(t->c, out->loaded, &out->x);
+  }
   if (!options) options = pjrt_portable_options(&options_len);
   PJRT_Program p = door_program(text, len);
   PJRT_Compile_Args a = {
       .topology = t->t, .program = &p, .compile_options = options, .compile_options_size = options_len};
   TPU_TRY(PJRT_CALL(t->api, PJRT_Compile, &a));
-  if (!a.executable) return door_no_result(t->api, "PJRT_Compile");
-  *out = a.executable;
-  return NULL;
+  out->x = a.executable;
+  return out->x ? NULL : door_no_result(t->api, "PJRT_Compile");
 }
 
-tpu_err *pjrt_aot_memory(pjrt_topology *t, pjrt_aot *x, pjrt_memory *out) { return door_memory(t->api, x, out); }
+tpu_err *pjrt_topology_compile(pjrt_topology *t, const char *text, size_t len, const char *options, size_t options_len,
+                               pjrt_aot **out) {
+  *out = NULL;
+  pjrt_aot *x = mem_calloc(sizeof *x);
+  if (!x) return err_nomem();
+  tpu_err *e = compile(t, text, len, options, options_len, x);
+  if (e) pjrt_aot_free(t, x);
+  else *out = x;
+  return e;
+}
+
+tpu_err *pjrt_aot_memory(pjrt_topology *t, pjrt_aot *x, pjrt_memory *out) { return door_memory(t->api, x->x, out); }
 
 typedef struct {
   pjrt_cost_fn fn;
@@ -130,22 +171,24 @@ static void give_text(void *ctx, const char *name, size_t n, double value) {
 
 tpu_err *pjrt_aot_cost(pjrt_topology *t, pjrt_aot *x, pjrt_cost_fn fn, void *ctx) {
   receiver r = {fn, ctx, false};
-  TPU_TRY(door_cost(t->api, x, give_text, &r));
+  TPU_TRY(door_cost(t->api, x->x, give_text, &r));
   return r.failed ? err_nomem() : NULL;
 }
 
 tpu_err *pjrt_aot_program(pjrt_topology *t, pjrt_aot *x, char **out, size_t *out_len, char format[32]) {
-  return door_optimized(t->api, x, out, out_len, format);
+  return door_optimized(t->api, x->x, out, out_len, format);
 }
 
 tpu_err *pjrt_aot_serialize(pjrt_topology *t, pjrt_aot *x, char **out, size_t *out_len) {
   *out = NULL;
   *out_len = 0;
-  return door_serialize(t->api, x, out, out_len);
+  return door_serialize(t->api, x->x, out, out_len);
 }
 
 void pjrt_aot_free(pjrt_topology *t, pjrt_aot *x) {
   if (!x) return;
-  PJRT_Executable_Destroy_Args a = {.executable = x};
-  PJRT_DROP(t->api, PJRT_Executable_Destroy, &a);
+  PJRT_Executable_Destroy_Args a = {.executable = x->x};
+  if (x->x) PJRT_DROP(t->api, PJRT_Executable_Destroy, &a);
+  if (t->c) pjrt_exec_free(t->c, x->loaded);
+  mem_free(x);
 }

@@ -50,7 +50,12 @@ def test_a_product():
     assert re.fullmatch(r".*test_compile\.py:\d+", top.where)
     assert top.source == "compiler"
     assert "fusion" in p.hlo()
-    assert len(p.serialize()) > 10000
+    assert len(p.executable()) > 10000
+    q = aot.load(p.serialize())  # tells the same, and says why it cannot run here
+    assert (q.memory(), q.cost(), q.mfu(), q.hlo(), q.bottlenecks()) == (m, c, p.mfu(), p.hlo(), p.bottlenecks())
+    if torch.tpu.plugin_info()["platform"] != "tpu":
+        with pytest.raises(RuntimeError, match="was compiled for TPU v5 lite .* the platform has to be tpu, and is"):
+            q(x, y)
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu", "tpu", "fake"])
@@ -146,7 +151,7 @@ def test_eager_programs_hold_no_lines(tmp_path):
     from tpu_testing import run_python
 
     run_python("import torch; print((torch.ones(3, device='tpu') * 2).sum().item())", TORCH_TPU_DUMP=str(tmp_path))
-    texts = [f.read_text() for f in tmp_path.iterdir()]
+    texts = [f.read_text() for f in tmp_path.glob("*.mlir")]
     assert texts
     assert not any("loc(" in t for t in texts)
 

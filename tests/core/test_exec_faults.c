@@ -74,6 +74,76 @@ static tpu_given given_of(const char *text, const tpu_tensor *in, const tpu_tens
                      .noutputs = 2};
 }
 
+/* A program of what the plugin serialized: two results that are views of its first output, one of an input, and a store
+ * without a value; its second output is written to its second input. */
+static tpu_err *executable_session(int n) {
+  (void)n;
+  const int64_t turned[2] = {1, 2}, part[1] = {2}, one[1] = {1};
+  const tpu_tensor in_types[2] = {{.sizes = given_sizes, .strides = turned, .ndim = 2, .dtype = TPU_F32},
+                                  {.dtype = TPU_I64}};
+  const int64_t memory[2] = {3, 2};
+  const tpu_tensor out_types[2] = {{.sizes = memory, .ndim = 2, .dtype = TPU_F32}, {.dtype = TPU_I64}};
+  const int order[2] = {0, 1}, places[2] = {-1, 1};
+  const tpu_graph_result results[] = {
+      {.store = 0, .input = -1, .dtype = TPU_F32, .ndim = 2, .sizes = memory, .strides = (const int64_t[]){2, 1}},
+      {.store = 0, .input = -1, .dtype = TPU_F32, .ndim = 1, .offset = 4, .sizes = part, .strides = one},
+      {.store = -1, .input = 0, .dtype = TPU_F32, .ndim = 2, .sizes = given_sizes, .strides = turned},
+      {.store = 1, .input = -1, .dtype = TPU_F32, .ndim = 1, .sizes = (const int64_t[]){0}, .strides = one}};
+  const size_t empty[1] = {0};
+  static const char text[] =
+      "module @m {\n  func.func public @main(%arg0: tensor<3x2xf32>, %arg1: tensor<i64>) -> (tensor<3x2xf32>, "
+      "tensor<i64>) {\n    return %arg0, %arg1\n  }\n}\n";
+  tpu_topology *t;
+  tpu_aot *a = NULL;
+  const char *bytes = NULL, *host, *mine;
+  size_t len = 0;
+  tpu_graph *g = NULL;
+  tpu_store *made[2] = {NULL, NULL};
+  tpu_fit fit;
+  int which;
+  xt x = {0}, y = {0};
+  float values[6] = {1};
+  int64_t number = 5;
+  tpu_err *e = tpu_topology_here(&t);
+  if (!e) e = tpu_aot_compile(t, text, sizeof text - 1, NULL, 0, &a);
+  if (!e) e = tpu_aot_host(a, &host);
+  if (!e) e = tpu_aot_host_here(&mine);
+  if (!e && strcmp(host, mine) != 0) e = tpu_err_new(TPU_ERR_RUNTIME, "the hosts differ");
+  if (!e) e = tpu_aot_serialize(a, &bytes, &len);
+  const tpu_given given = {.text = bytes,
+                           .len = len,
+                           .executable = true,
+                           .inputs = in_types,
+                           .parameters = order,
+                           .outputs = out_types,
+                           .places = places,
+                           .ninputs = 2,
+                           .nparameters = 2,
+                           .noutputs = 2,
+                           .results = results,
+                           .nresults = 4,
+                           .nempty = 1,
+                           .empty = empty};
+  if (!e) e = tpu_graph_given(&given, "given", "given program", &g);
+  tpu_aot_release(a);
+  if (!e) e = xt_from(&x, TPU_F32, 2, memory, values);
+  if (!e) e = xt_from(&y, TPU_I64, 0, NULL, &number);
+  tpu_tensor in[2] = {xt_tensor(&x), xt_tensor(&y)};
+  in[0].sizes = given_sizes;
+  in[0].strides = turned;
+  if (!e) e = tpu_graph_run(g, in, 2, NULL, made, &fit, &which);
+  if (!e && fit != TPU_FIT_YES) e = tpu_err_new(TPU_ERR_RUNTIME, "does not fit");
+  if (!e) e = xt_read(&y, &number);
+  tpu_err *s = tpu_synchronize(-1);
+  if (e) tpu_err_free(s);
+  else e = s;
+  tpu_store_release(made[0]);
+  tpu_store_release(made[1]);
+  xt_free(&x), xt_free(&y);
+  tpu_graph_release(g);
+  return e;
+}
+
 /* A program that was given as text: its first output is a result, its second is written to its second input. */
 static tpu_err *given_session(int n) {
   (void)n;
@@ -179,6 +249,16 @@ TEST(every_failure_of_calls_that_wait) {
 TEST(every_failure_of_a_given_program) {
   int runs = 0;
   what = given_session;
+  with_faults(arm_mem, off_mem, mem_fault_count, &runs);
+  with_faults(arm_mem_for_good, off_mem, mem_fault_count, &runs);
+  with_faults(pjrt_fault_at, off_pjrt, pjrt_fault_count, &runs);
+  what = session;
+  CHECK(runs > 40);
+}
+
+TEST(every_failure_of_a_loaded_program) {
+  int runs = 0;
+  what = executable_session;
   with_faults(arm_mem, off_mem, mem_fault_count, &runs);
   with_faults(arm_mem_for_good, off_mem, mem_fault_count, &runs);
   with_faults(pjrt_fault_at, off_pjrt, pjrt_fault_count, &runs);

@@ -9,7 +9,8 @@
  *
  * The environment sets the same for a process that a test does not link with: FAKE_PJRT_PLATFORM (default "fake"),
  * FAKE_PJRT_TABLE, FAKE_PJRT_DEVICE_MEMORY, FAKE_PJRT_DELAY_MS, FAKE_PJRT_FAIL_CALL, FAKE_PJRT_FAIL_EXECUTION,
- * FAKE_PJRT_DEVICES. */
+ * FAKE_PJRT_DEVICES, FAKE_PJRT_KIND (of a client's devices, default "fake device"; those of a topology are "fake
+ * chip"). */
 #ifndef TPU_TEST_FAKE_H
 #define TPU_TEST_FAKE_H
 #include <dlfcn.h>

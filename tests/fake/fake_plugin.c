@@ -35,7 +35,7 @@ static struct {
   _Atomic int64_t fail_nth, fail_count, fail_execution, execution_count, device_memory, used;
   _Atomic int fail_code, delay_ms;
   _Atomic bool held;
-  char platform[32], table[32];
+  char platform[32], table[32], kind[32];
 } set;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -393,7 +393,7 @@ CALL(PJRT_Client_Create) {
   memcpy(c->platform, set.platform, sizeof c->platform);
   c->ndevices = n;
   for (size_t i = 0; i < n; i++) {
-    c->devices[i] = (PJRT_Device){(int)i, {.kind = "fake device"}};
+    c->devices[i] = (PJRT_Device){(int)i, {.kind = set.kind}};
     c->list[i] = &c->devices[i];
   }
   alive.client++;
@@ -963,6 +963,7 @@ void fake_reset(void) {
   fake_device_memory(env_number("FAKE_PJRT_DEVICE_MEMORY", INT64_C(1) << 34));
   fake_platform(env_text("FAKE_PJRT_PLATFORM", "fake"));
   fake_table(env_text("FAKE_PJRT_TABLE", "good"));
+  copy_name(set.kind, env_text("FAKE_PJRT_KIND", "fake device"));
   fake_release();
 }
 

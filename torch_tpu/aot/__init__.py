@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from torch_tpu import _core
 from torch_tpu.aot import _flops, _hlo, _links, _mesh, _report, _time
 from torch_tpu.aot._report import megabytes
-from torch_tpu.aot.chips import CHIPS, Chip, known_forms
+from torch_tpu.aot.chips import CHIPS, KINDS, Chip, known_forms
 
 __all__ = [
-    "CHIPS", "Chip", "Collective", "Cost", "Fusion", "Memory", "Program", "Topology", "compile", "compile_text", "constrain",
+    "CHIPS", "Chip", "Collective", "Cost", "Fusion", "Memory", "Program", "Topology", "compile", "compile_text", "constrain", "load",
     "topology",
 ]  # fmt: skip
 
@@ -49,15 +49,18 @@ def _library():
 class Topology:
     """TPU devices that need not be here."""
 
-    name: str  # "v5e:2x2"
+    name: str  # "v5e:2x2"; "here": the devices of the plugin in use
     kind: str  # "TPU v5 lite"
     device_count: int
     chip: Chip | None  # what is published about a device; None for a generation without an entry in chips.py
     platform_version: str  # of the compiler
-    handle: int = field(repr=False)
+    handle: int | None = field(repr=False)  # None: that of a file; what it says is all that is known
+    saved: dict = field(default_factory=dict, repr=False)
 
     def places(self):
         """{id of a device: its coordinates: of its chip in the torus, then its number on the chip}; () where they are not known"""
+        if self.handle is None:
+            return dict(self.saved)
         out, p = {}, _core.TopologyPlace()
         for i in range(self.device_count):
             _core.core.tpu_topology_device(self.handle, i, byref(p))
@@ -66,13 +69,17 @@ class Topology:
 
 
 def topology(name):
-    """The topology of this name, such as "v5e:2x2" (generation : chips in each direction).
+    """The topology of this name, such as "v5e:2x2" (generation : chips in each direction), or "here": one of the devices of the
+    plugin in use, for which no libtpu is needed.
 
     Raises ValueError for a name that libtpu does not know, RuntimeError when there is no libtpu, or when it is too old."""
     if not isinstance(name, str):
         raise TypeError(f"torch.tpu.aot.topology: expected a name such as 'v5e:2x2', got {type(name).__name__}")
-    path = _library()
     handle = c_void_p()
+    if name == "here":
+        _core.core.tpu_topology_here(byref(handle))
+        return _described(name, handle)
+    path = _library()
     try:
         _core.core.tpu_topology_get(path.encode(), name.encode(), byref(handle))
     except NotImplementedError as error:
@@ -97,14 +104,22 @@ def topology(name):
             RuntimeWarning,
             stacklevel=2,
         )
-    return Topology(
-        name,
-        info.kind.decode(),
-        info.device_count,
-        CHIPS.get(name.partition(":")[0]),
-        info.platform_version.decode("utf-8", "replace"),
-        handle.value,
-    )
+    return _described(name, handle)
+
+
+def _described(name, handle):
+    info = _core.TopologyInfo()
+    _core.core.tpu_topology_describe(handle, byref(info))
+    kind = info.kind.decode()
+    chip = CHIPS.get(KINDS.get(kind, "") if name == "here" else name.partition(":")[0])
+    return Topology(name, kind, info.device_count, chip, info.platform_version.decode("utf-8", "replace"), handle.value)
+
+
+def _topology(given):
+    """A topology that can be compiled for."""
+    if isinstance(given, Topology):
+        return given if given.handle is not None else topology(given.name)
+    return topology(given)
 
 
 @dataclass(frozen=True)
@@ -212,11 +227,70 @@ class Cost:
         )
 
 
-class Program:
-    """A program compiled for one device of a topology, or, with a mesh, for all of them: figures are then of one device."""
+class _Compiled:
+    """An executable of the core, and what its compiler says of it."""
 
-    def __init__(self, handle, topology, text, parameters=(), outputs=(), result=None, mesh=None, devices=None):
-        self._handle = handle
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __del__(self):
+        if self.handle and _core is not None and _core.core is not None:
+            _core.core.tpu_aot_release(self.handle)
+            self.handle = None
+
+    def _bytes_of(self, function, *more):
+        data, n = c_void_p(), c_size_t()
+        function(self.handle, byref(data), byref(n), *more)
+        return ctypes.string_at(data, n.value)
+
+    def memory(self):
+        """{name of a field of AotMemoryStats: bytes}"""
+        s = _core.AotMemoryStats()
+        _core.core.tpu_aot_memory(self.handle, byref(s))
+        return {n: getattr(s, n) for n, _ in s._fields_}
+
+    def figures(self):
+        """{name: number}"""
+        found = {}
+        _core.core.tpu_aot_cost(self.handle, _core.AotCost(lambda _, name, value: found.__setitem__(name.decode(), value)), None)
+        return found
+
+    def optimized(self):
+        """(format, bytes) of what the compiler made."""
+        format_ = c_char_p()
+        data = self._bytes_of(_core.core.tpu_aot_program, byref(format_))
+        return format_.value.decode(), data
+
+    def executable(self):
+        return self._bytes_of(_core.core.tpu_aot_serialize)
+
+    def host(self):
+        """Which processes can load it: lines "NAME VALUE"."""
+        text = c_char_p()
+        _core.core.tpu_aot_host(self.handle, byref(text))
+        return text.value.decode("utf-8", "replace")
+
+
+class Program:
+    """A program compiled for one device of a topology, or, with a mesh, for all of them: figures are then of one device. Where
+    the plugin in use is the one that it was compiled for, it can be called like the function that it was made of."""
+
+    def __init__(
+        self,
+        source,
+        topology,
+        text,
+        name,
+        parameters=(),
+        outputs=(),
+        result=None,
+        mesh=None,
+        devices=None,
+        form=None,
+        device="tpu",
+    ):
+        self.source = source  # _Compiled, or _saved.Stored
+        self.name = name
         self.topology = topology
         self.mesh = mesh  # of a sharded program: _mesh.Mesh
         self.devices = devices  # of a sharded program: the id of the device at each position of the mesh, row-major
@@ -224,52 +298,36 @@ class Program:
         self.parameters = list(parameters)  # what each of its inputs is, as Value
         self.outputs = list(outputs)  # the same of its outputs
         self.result = result  # what the function returned, with Values in place of tensors
-        self._module = self._cost = self._figures = self._times = None
-
-    def __del__(self):
-        if self._handle and _core is not None and _core.core is not None:
-            _core.core.tpu_aot_release(self._handle)
-            self._handle = None
+        self.state = {}  # {name: tensor}: what runs read and write besides arguments; load_state fills it
+        self._form, self._device = form, device
+        self._module = self._cost = self._figures = self._times = self._runner = None
 
     def __repr__(self):
         return f"<program for {self.topology.name}: {len(self.parameters)} inputs, {len(self.outputs)} outputs, {self.memory()}>"
 
     def memory(self):
         """Memory on one device, in bytes."""
-        s = _core.AotMemoryStats()
-        _core.core.tpu_aot_memory(self._handle, byref(s))
+        s = self.source.memory()
         kinds = {}
         for p in self.parameters:
             n = _mesh.parts(self.mesh, p.place) if self.mesh and p.place else 1
             kinds[p.kind] = kinds.get(p.kind, 0) + p.nbytes // n
         chip = self.topology.chip
-        return Memory(s.arguments, s.outputs, s.aliased, s.temporaries, s.code, s.peak, chip.hbm_bytes if chip else None, kinds)
+        return Memory(**s, limit=chip.hbm_bytes if chip else None, by_kind=kinds)
 
     def compiler_figures(self):
         """The compiler's own cost analysis, as it is: {"flops": ..., "bytes accessed": ..., "optimal_seconds": ...}. Its
         optimal_seconds is wrong (negative) on large programs and is used nowhere here."""
         if self._figures is None:
-            found = {}
-            _core.core.tpu_aot_cost(
-                self._handle, _core.AotCost(lambda _, name, value: found.__setitem__(name.decode(), value)), None
-            )
-            self._figures = found
+            self._figures = self.source.figures()
         return self._figures
-
-    def _bytes_of(self, function, *more):
-        data, n = c_void_p(), c_size_t()
-        function(self._handle, byref(data), byref(n), *more)
-        return ctypes.string_at(data, n.value)
 
     def module(self):
         """The optimized program (torch_tpu.aot._hlo.Module): instructions in the order of the schedule."""
         if self._module is None:
-            format_ = c_char_p()
-            data = self._bytes_of(_core.core.tpu_aot_program, byref(format_))
-            if format_.value != b"hlo_with_config":
-                raise RuntimeError(
-                    f"torch.tpu.aot: the compiler gives its program as {format_.value!r}, expected hlo_with_config"
-                )
+            format_, data = self.source.optimized()
+            if format_ != "hlo_with_config":
+                raise RuntimeError(f"torch.tpu.aot: the compiler gives its program as {format_!r}, expected hlo_with_config")
             self._module = _hlo.read(data)
         return self._module
 
@@ -397,30 +455,114 @@ class Program:
         with open(path, "w", encoding="utf-8") as f:
             f.write(text)
 
+    def executable(self):
+        """The executable alone, as bytes that a PJRT client of the same libtpu on such TPUs can load."""
+        return self.source.executable()
+
     def serialize(self):
-        """The executable, as bytes that a PJRT client of the same libtpu on such TPUs can load."""
-        return self._bytes_of(_core.core.tpu_aot_serialize)
+        """All of it as bytes, for load(): executable, names, types, and what this object tells."""
+        return _files().write(self)
+
+    def save(self, path):
+        """Writes serialize() to a file that its owner alone can read and write."""
+        data, path = self.serialize(), os.fspath(path)
+        made = f"{path}.{os.getpid()}.tmp"
+        fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as f:
+                f.write(data)
+            os.replace(made, path)
+        except BaseException:
+            os.unlink(made)
+            raise
+
+    def form(self):
+        """What a run takes and gives (_form.Form)."""
+        if self._form is None:
+            from torch_tpu import _artifact
+            from torch_tpu.aot import _form
+
+            self._form = _form.of_text(*_artifact.signature(self.stablehlo))
+            self.parameters = self.parameters or [v for v, _ in self._form.inputs]
+            self.outputs = self.outputs or [v for v, _ in self._form.results]
+        return self._form
+
+    def load_state(self, values):
+        """Copies tensors to the device as the program's state: {name: tensor}, such as a module's state_dict(); names that the
+        program does not know are left out. Names are those of program.parameters, with " grad" behind that of a gradient."""
+        from torch_tpu.aot import _form
+
+        _form.fill(self.form(), self.state, values, self._device, self.name)
+
+    def __call__(self, *args, **kwargs):
+        """Runs it like the function that was compiled, where the plugin in use can load it. Arguments are tensors on the device,
+        of the dtypes and sizes of the example; what else it reads and writes is in `state`."""
+        if self._runner is None:
+            from torch_tpu.aot import _form
+
+            if self.mesh is not None:
+                raise NotImplementedError(
+                    f"torch.tpu.aot: {self.name} is one program for {self.mesh.devices} devices; a process runs programs of one device "
+                    "so far. executable() is for a PJRT client that has all of them"
+                )
+            _form.check_host(self.name, self.source.host(), self.topology.platform_version)
+            self._runner = _form.Runner(self.form().used(), self.source.executable(), self._device, self.name)
+        return self._runner(self.state, args, kwargs)
 
 
 def compile_text(text, topology, *, options=None):
     """Compiles StableHLO text for one device of a topology (a name, or a Topology). options: a serialized
     CompileOptionsProto. Raises RuntimeError when the compiler refuses the program, torch.OutOfMemoryError when it does not fit."""
-    t = topology if isinstance(topology, Topology) else globals()["topology"](topology)
-    return Program(_compile(text, t, options), t, text)
+    t = _topology(topology)
+    return Program(_compile(text, t, options), t, text, "the program")
+
+
+def load(source, *, state=None, device="tpu"):
+    """What Program.save or Program.serialize wrote, as a Program. It tells what the compiled one told; called, it runs where the
+    plugin in use is the one that it was compiled for, and compiles nothing.
+
+    source: a path, or the bytes. An executable is code: load none of which you do not know who made it. A file that somebody else
+        owns or can write is refused, unless TORCH_TPU_CACHE_TRUST=1 (docs/cache.md).
+    state: {name: tensor}, as for Program.load_state.
+    device: where it runs."""
+    saved = _files()
+    name, head, parts, values, form = saved.read(source)
+    try:
+        t, mesh = head["topology"], head["mesh"] and _mesh.Mesh(*head["mesh"])
+        places = {i: tuple(at) for i, at in t["places"]}
+        top = Topology(t["name"], t["kind"], t["devices"], CHIPS.get(t["chip"]), t["compiler"], None, places)
+        numbers = [[values[i] for i in head[k]] for k in ("parameters", "results")]
+        program = Program(
+            saved.Stored(head, parts), top, parts["program.mlir"].decode(), head["name"], *numbers, None, mesh, head["mesh_devices"], form,
+            device,
+        )  # fmt: skip
+    except (KeyError, IndexError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        raise ValueError(f"torch.tpu.aot.load: the header of {name} is damaged: {error!r}") from error
+    if form.out_spec is not None:
+        program.result = saved.nested(form)
+    if state is not None:
+        program.load_state(state)
+    return program
+
+
+def _files():
+    from torch_tpu.aot import _saved
+
+    return _saved
 
 
 def _compile(text, t, options=None):
     handle, data = c_void_p(), text.encode()
     _core.core.tpu_aot_compile(t.handle, data, len(data), options, len(options or b""), byref(handle))
-    return handle.value
+    return _Compiled(handle.value)
 
 
 def _partitioned(text, t, mesh):
-    """(handle of the program, ids of the devices by position in the mesh)"""
+    """(the program, ids of the devices by position in the mesh)"""
     ids, data, handle = (ctypes.c_int * mesh.devices)(), text.encode(), c_void_p()
     _core.core.tpu_topology_assign(t.handle, len(mesh.sizes), (ctypes.c_int64 * len(mesh.sizes))(*mesh.sizes), ids)
     _core.core.tpu_aot_compile_partitions(t.handle, data, len(data), ids, byref(handle))
-    return handle.value, list(ids)
+    return _Compiled(handle.value), list(ids)
 
 
 def _placing(t, mesh, placements):
@@ -448,7 +590,7 @@ def compile(fn, example_inputs=(), *, topology, mesh=None, placements=None, kwar
         once with tensors that have no values (twice when an optimizer has no state yet), so reading a value in it is an error.
     example_inputs: a tuple of what it is called with. Tensors give shape and dtype only: they may be real, on the meta device,
         or fake; parameters and buffers of modules likewise. Nothing is written to them.
-    topology: a name such as "v5e:2x2", or a Topology.
+    topology: a name such as "v5e:2x2", or a Topology; "here": a device of the plugin in use.
     mesh: of a sharded program: the axes over which the devices of the topology are laid, {"data": 4, "model": 4}, or
         ((4, 4), ("data", "model")), or a DeviceMesh. The compiler divides the program among them.
     placements: where parameters and inputs are on the mesh: {name or pattern of names: placements}, or a function that gives
@@ -468,7 +610,7 @@ def compile(fn, example_inputs=(), *, topology, mesh=None, placements=None, kwar
         raise TypeError(f"torch.tpu.aot.compile: expected a function or a module, got {type(fn).__name__}")
     if isinstance(example_inputs, torch.Tensor):
         example_inputs = (example_inputs,)
-    t = topology if isinstance(topology, Topology) else globals()["topology"](topology)
+    t = _topology(topology)
     name = name or getattr(fn, "__qualname__", type(fn).__name__)
     placing = _placing(t, mesh, placements)
     captured = _trace.capture(fn, tuple(example_inputs), kwargs or {}, state, name, placing)
@@ -477,12 +619,14 @@ def compile(fn, example_inputs=(), *, topology, mesh=None, placements=None, kwar
     mesh, devices = placing and placing.mesh, None
     try:
         if mesh:
-            handle, devices = _partitioned(captured.text, t, mesh)
+            made, devices = _partitioned(captured.text, t, mesh)
         else:
-            handle = _compile(captured.text, t)
+            made = _compile(captured.text, t)
     except torch.OutOfMemoryError as error:
         raise torch.OutOfMemoryError(_out_of_memory(error, t, captured)) from None
-    return Program(handle, t, captured.text, captured.parameters, captured.outputs, captured.result, mesh, devices)
+    return Program(
+        made, t, captured.text, name, captured.parameters, captured.outputs, captured.result, mesh, devices, captured.form
+    )
 
 
 def _out_of_memory(error, t, captured):

@@ -5,6 +5,7 @@ what the function writes to them becomes outputs."""
 import contextlib
 import functools
 import gc
+import itertools
 import types
 from dataclasses import dataclass
 
@@ -48,6 +49,7 @@ class Captured:
     parameters: list  # of the program, as Value
     outputs: list
     result: object  # what the function returned, with Values in place of tensors
+    form: object  # _form.Form
 
 
 # ---- what a function holds -------------------------------------------------------------------------------------------
@@ -268,6 +270,7 @@ class _Run:
 
     def __init__(self, state, name, mesh=None, places=None):
         self.state, self.name, self.pairs = state, name, []
+        self.given = ()  # (args, kwargs) of the call
         self.mesh, self.places = mesh, places
 
     def __enter__(self):
@@ -316,6 +319,7 @@ class _Run:
         self._leave()
 
     def call(self, fn, args, kwargs):
+        self.given = (args, kwargs)
         try:
             with _conditions(), _mesh.current(self.mesh):
                 return fn(*args, **kwargs)
@@ -328,6 +332,8 @@ class _Run:
             raise
 
     def end(self, result):
+        from torch_tpu.aot import _form  # which imports this
+
         ops = torch.ops.torch_tpu
         leaves, spec = pytree.tree_flatten(result)
         stand = {id(t): i for i, (t, _) in enumerate(self.pairs)}
@@ -351,19 +357,30 @@ class _Run:
         handle = ops.capture_end(outputs, "graph", self.name, True)
         del outputs
         try:
-            text, parameters, places, _ = ops.graph_text(handle)
+            text, parameters, places, blocks = ops.graph_text(handle)
+            takes, gives, results, of, empty, donated = ops.graph_parts(handle)
         finally:
             ops.release_graph(handle)
         inputs = self.state.values()
         for v, at in zip(inputs, at_of, strict=True):
             v.place = at
         constant = Value("a tensor of the function", "tensor", (), torch.uint8)
-        new = iter(values)
+        given, in_spec = pytree.tree_flatten(self.given)
+        form = _form.Form(
+            list(zip(inputs, takes, strict=True)), parameters, [bool(d) for d in donated], gives, places,
+            list(zip(values, results, strict=True)), of, empty, blocks,
+            [inputs[self.state.ids[id(x)]] if isinstance(x, torch.Tensor) else x for x in given], in_spec, leaves, spec,
+        )  # fmt: skip
+        first = {}  # of each new store, what the function calls it
+        for v, store in zip(values, of, strict=True):
+            first.setdefault(store, v)
+        new = itertools.count()
         return Captured(
             text,
             [inputs[p] if p >= 0 else RANDOM_STATE if p == -1 else constant for p in parameters],
-            [inputs[p] if p >= 0 else next(new, constant) for p in places],
+            [inputs[p] if p >= 0 else first[next(new)] for p in places],
             pytree.tree_unflatten(leaves, spec),
+            form,
         )
 
     def _new_state(self, stand):

@@ -77,7 +77,7 @@ class Watch:
             w.temporaries = program.memory().temporaries
             if self.folder:
                 data = w.text.encode()
-                _core.core.tpu_aot_keep(program._handle, data, len(data), self.folder.encode())
+                _core.core.tpu_aot_keep(program.source.handle, data, len(data), self.folder.encode())
                 self.kept += 1
             if self.topology.chip is not None:
                 cost = program.cost()

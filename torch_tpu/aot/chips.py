@@ -71,6 +71,17 @@ CHIPS = {
     )
 }
 
+# What a client calls such a device.
+KINDS = {
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU v6e": "v6e",
+    "TPU7x": "tpu7x",
+}
+
 # Names that libtpu 0.0.52 takes, smallest and largest tried.
 FORMS = {
     "v3": ("v3:2x2",),
@@ -84,4 +95,4 @@ FORMS = {
 
 def known_forms():
     """The known forms of topology names, as text for messages."""
-    return ", ".join(f"{a[0]} to {a[1]}" if len(a) > 1 else a[0] for a in FORMS.values())
+    return ", ".join(f"{a[0]} to {a[1]}" if len(a) > 1 else a[0] for a in FORMS.values()) + ", here"
