@@ -10,6 +10,7 @@ import contextlib
 import operator
 import os
 import threading
+import types
 import warnings
 
 import torch
@@ -32,10 +33,10 @@ _compiling = threading.RLock()  # of graphs that are compiled when they are call
 def backend(graph, example_inputs, *, mode=None, options=None):
     """The Dynamo backend. Gives a callable for the graph."""
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+    from torch._functorch.partitioners import default_partition
 
     settings = _settings(mode, options)
-    partition = min_cut_rematerialization_partition if settings["partitioner"] == "min_cut" else default_partition
+    partition = _min_cut if settings["partitioner"] == "min_cut" else default_partition
     keep = _aot_cache.usable(graph, example_inputs)
     direct, shared = [], {}
 
@@ -45,7 +46,9 @@ def backend(graph, example_inputs, *, mode=None, options=None):
             alone = kind == "graph" and _needs_no_wrapper(gm, example_inputs)
             if alone:
                 direct.append(getattr(call, "direct", None))
-            return _aot_cache.Kept(call, getattr(call, "state", "a part of it has no program of its own"), alone) if keep else call
+            if not keep:
+                return call
+            return _aot_cache.Kept(call, getattr(call, "state", "a part of it has no program of its own"), alone)
 
         return compile_kind
 
@@ -72,6 +75,49 @@ def backend(graph, example_inputs, *, mode=None, options=None):
         )(graph, example_inputs)
     _forget_streams(graph)
     return direct[0] if len(direct) == 1 and direct[0] is not None else out
+
+
+def _min_cut(joint, *args, **kwargs):
+    """PyTorch's partitioner, which may recompute. That of equal operators one is enough it learns here: its own search for
+    them imports Inductor's patterns first, which takes as long as compiling a small model."""
+    from torch._functorch import config
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    if not config.cse:
+        return min_cut_rematerialization_partition(joint, *args, **kwargs)
+    joint.graph.eliminate_dead_code()
+    _share(joint.graph)
+    with config.patch(cse=False):
+        return min_cut_rematerialization_partition(joint, *args, **kwargs)
+
+
+def _share(graph):
+    """Lets users of an operator that was called before with the same arguments use the first call. Not of one that draws or
+    writes, nor behind a write, nor of one whose memory is a result's: results stay as many tensors as they were."""
+
+    def storages(nodes):
+        return {t.untyped_storage()._cdata for n in nodes for t in _tensors(n)}
+
+    given = storages(graph.output_node().all_input_nodes)
+    seen = {}
+    for n in list(graph.nodes):
+        if n.op != "call_function":
+            continue
+        if _is_mutable(n) or not isinstance(n.target, torch._ops.OpOverload | types.BuiltinFunctionType):
+            break
+        if _is_random(n) or n.target in (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default):
+            continue
+        if not _tensors(n) or storages([n]) & given:
+            continue
+        leaves, spec = pytree.tree_flatten((n.args, n.kwargs))
+        key = (n.target, spec, tuple((type(x), repr(x)) if isinstance(x, float) else (type(x), x) for x in leaves))
+        try:
+            first = seen.setdefault(key, n)
+        except TypeError:  # a size that is a symbol
+            continue
+        if first is not n:
+            n.replace_all_uses_with(first)
+            graph.erase_node(n)
 
 
 def _needs_no_wrapper(gm, example_inputs):
@@ -167,7 +213,8 @@ def compile_graph(gm, kind, settings, shared=None, keep=False):
         return later  # which raises it when the backward graph is wanted
     whole = plan.whole()
     where = {n: i for i, n in enumerate(wanted)}
-    gives = [(where[r], None) if isinstance(r, Node) else (None, r) for r in results]  # number of a node of `wanted`, or the value
+    # of each result: the number of a node of `wanted`, or the value
+    gives = [(where[r], None) if isinstance(r, Node) else (None, r) for r in results]
     if whole is not None:
         takes = None if plan.parts[0].inputs == inputs else [inputs.index(n) for n in plan.parts[0].inputs]
         order = (takes, None if results == wanted else gives)
@@ -275,6 +322,13 @@ def _uses(node):
     return [n for n in node.all_input_nodes if n.op != "get_attr"]
 
 
+def _draws_on_tpu(node):
+    """Of run_with_rng_state, whose own result is not described."""
+    tensors = _tensors(node) or [t for u in node.all_input_nodes if u is not node.args[0] for t in _tensors(u)]
+    devices = [t.device for t in tensors] or [torch.device(node.kwargs.get("device") or "cpu")]
+    return any(d.type == "tpu" for d in devices)
+
+
 def _prepare_rng(gm):
     """What activation checkpointing draws twice: AOTAutograd keeps the generator's state of the first time, and describes it
     as that of the CPU's generator. Here it is a tensor of the device."""
@@ -286,7 +340,7 @@ def _prepare_rng(gm):
                 n.meta["val"] = drawn.meta.get("val")
             if state is not None and _tensors(n) and not _is_cpu(n):
                 state.meta["val"] = torch.empty(2, dtype=torch.uint64, device="meta")
-        elif n.target is rng_prims.run_with_rng_state and _tensors(n) and not _is_cpu(n):
+        elif n.target is rng_prims.run_with_rng_state and _draws_on_tpu(n):
             n.args[0].meta["val"] = torch.empty(2, dtype=torch.uint64, device="meta")
 
 

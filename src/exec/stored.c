@@ -174,8 +174,9 @@ tpu_err *tpu_graph_store(const tpu_graph *g, char **out, size_t *n) {
   *out = NULL;
   *n = 0;
   if (g->nconstants || g->layouts || g->sample || g->e->noutputs != g->e->nouts || (g->e->noutputs && !g->e->text.len))
-    return err_new(TPU_ERR_RUNTIME, "tpu: only a graph of known sizes that holds no tensors, and was not compiled yet, "
-                                    "can be kept for another process");
+    return err_new(TPU_ERR_RUNTIME,
+                   "tpu: only a graph of known sizes that holds no tensors, and was not compiled yet, "
+                   "can be kept for another process");
   buf text;
   buf_init(&text);
   stream b = {.out = &text};
@@ -205,7 +206,8 @@ tpu_err *tpu_graph_stored(const char *from, size_t n, const char *op, tpu_graph 
     if (g->mem.failed || g->e->mem.failed || g->e->text.failed) e = err_nomem();
     else if (b.bad) e = err_new(TPU_ERR_VALUE, "tpu: these bytes are no graph that this version kept");
     else if (g->device < 0 || g->device >= ex.ndevices)
-      e = err_new(TPU_ERR_RUNTIME, "tpu: a kept graph is for the device %d: there are %d devices", g->device, ex.ndevices);
+      e = err_new(TPU_ERR_RUNTIME, "tpu: a kept graph is for the device %d: there are %d devices", g->device,
+                  ex.ndevices);
   }
   if (e) tpu_graph_release(g);
   else *out = g;
