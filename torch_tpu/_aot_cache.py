@@ -151,7 +151,7 @@ def usable(graph, inputs):
         should_use_local_autograd_cache()
         and not os.environ.get("TORCH_TPU_DUMP")  # what is dumped is seen when it is made
         and isinstance(graph, torch.fx.GraphModule)
-        and all(isinstance(x, torch.Tensor) for x in inputs)
+        and all(isinstance(x, torch.Tensor) and x.layout == torch.strided for x in inputs)
         and not any(isinstance(n, torch.SymInt) for x in inputs for n in (*x.shape, *x.stride()))
     )
 

@@ -96,7 +96,7 @@ def _share(graph):
     writes, nor behind a write, nor of one whose memory is a result's: results stay as many tensors as they were."""
 
     def storages(nodes):
-        return {t.untyped_storage()._cdata for n in nodes for t in _tensors(n)}
+        return {t.untyped_storage()._cdata for n in nodes for t in _tensors(n) if t.layout == torch.strided}
 
     given = storages(graph.output_node().all_input_nodes)
     seen = {}
@@ -107,7 +107,7 @@ def _share(graph):
             break
         if _is_random(n) or n.target in (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default):
             continue
-        if not _tensors(n) or storages([n]) & given:
+        if not _tensors(n) or any(t.layout != torch.strided for t in _tensors(n)) or storages([n]) & given:
             continue
         leaves, spec = pytree.tree_flatten((n.args, n.kwargs))
         key = (n.target, spec, tuple((type(x), repr(x)) if isinstance(x, float) else (type(x), x) for x in leaves))
@@ -399,6 +399,8 @@ class _Plan:
         if n in self.eager or n.target is torch.ops.aten._local_scalar_dense.default:
             return False
         uses = _uses(n)
+        if any(t.layout != torch.strided for u in (n, *uses) for t in _tensors(u)):
+            return False  # a sparse tensor is several of the device
         if not _tensors(n) or n.target is operator.getitem:
             return None
         if not _is_cpu(n):

@@ -192,6 +192,37 @@ def test_what_is_not_kept():
     assert seen == (0, 1, 0)
 
 
+def test_sparse():
+    """A gradient that is sparse has no storage to look at; what takes a sparse tensor is left to PyTorch."""
+
+    def f(x, i):
+        return torch.gather(x, 0, i, sparse_grad=True).square().sum()
+
+    grads = []
+    for device in ("cpu", DEVICE):
+        x, i = torch.arange(4.0).to(device).requires_grad_(), torch.tensor([3, 1, 3], device=device)
+        torch._dynamo.reset()
+        (f if device == "cpu" else torch.compile(f, backend="tpu"))(x, i).backward()
+        grads.append(x.grad.to_dense().cpu())
+    assert torch.equal(*grads)
+
+
+def test_equal_operators_are_shared():
+    """One of equal operators is enough, unless it draws, or its result leaves as a tensor of its own."""
+
+    def f(x):
+        a, b = x.sin(), x.sin()
+        return a * b, torch.rand_like(x) - torch.rand_like(x), x.cos(), x.cos()
+
+    x = torch.arange(3.0, device=DEVICE).requires_grad_()
+    product, drawn, one, other = torch.compile(f, backend="tpu")(x)
+    torch.testing.assert_close(product, x.sin().square())
+    assert (drawn != 0).all()
+    assert torch.equal(one, other) and one.untyped_storage()._cdata != other.untyped_storage()._cdata
+    product.sum().backward()
+    torch.testing.assert_close(x.grad, (2 * x).sin().detach())
+
+
 def test_switched_off(folder):
     """PyTorch's own switch."""
     with torch._functorch.config.patch(enable_autograd_cache=False):
