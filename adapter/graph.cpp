@@ -1,5 +1,7 @@
 // graph.cpp - torch.compile's graphs: operators that begin, feed and end a capture, and the one that runs a graph. They
 // are operators so that Python reaches them through PyTorch's own calls: torch_tpu/compile.py, export.py and aot.
+#include <cstring>
+#include <memory>
 #include <mutex>
 
 #include "adapter/kernel.h"
@@ -290,6 +292,28 @@ int64_t graph_given(c10::Device device, const Tensor &program, const std::vector
   return reinterpret_cast<int64_t>(g.release());
 }
 
+// ---- graphs for another process (tpu.h: tpu_graph_store): as a tensor of bytes, and back
+
+Tensor graph_store(int64_t handle) {
+  char *bytes = nullptr;
+  size_t n = 0;
+  throw_if(tpu_graph_store(graph_at(handle)->graph, &bytes, &n));
+  const std::unique_ptr<char, void (*)(char *)> owned(bytes, tpu_bytes_free);
+  Tensor out = at::empty({static_cast<int64_t>(n)}, at::TensorOptions().dtype(at::kByte));
+  if (n) std::memcpy(out.mutable_data_ptr(), bytes, n);
+  return out;
+}
+
+int64_t graph_stored(const Tensor &bytes, const std::string &kind) {
+  TORCH_CHECK(bytes.is_cpu() && bytes.scalar_type() == c10::kByte && bytes.is_contiguous(),
+              "torch_tpu: graph_stored: expected bytes");
+  auto g = std::make_unique<Graph>();
+  throw_if(tpu_graph_stored(static_cast<const char *>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel()),
+                            op_of(kind), &g->graph));
+  tpu_graph_describe(g->graph, &g->info);
+  return reinterpret_cast<int64_t>(g.release());
+}
+
 std::string graph_hash(int64_t handle) {
   char hex[33];
   tpu_graph_hash(graph_at(handle)->graph, hex);
@@ -410,6 +434,10 @@ TORCH_LIBRARY(torch_tpu, m) {
       });
   m.def("graph_layout(int graph, int result) -> int[]", TORCH_FN(graph_layout));
   m.def("capture_xla(str lines) -> ()", [](std::string lines) { throw_if(tpu_capture_xla(lines.c_str())); });
+  m.def("graph_store(int graph) -> Tensor", TORCH_FN(graph_store));
+  m.def("graph_stored(Tensor bytes, str kind) -> int",
+        [](const Tensor &bytes, std::string kind) { return graph_stored(bytes, kind); });
+  m.def("graph_compile(int graph) -> ()", [](int64_t handle) { throw_if(tpu_graph_compile(graph_at(handle)->graph)); });
   m.def("graph_hash(int graph) -> str", TORCH_FN(graph_hash));
   m.def("graph_entry(int graph) -> str", TORCH_FN(graph_entry));
   m.def("graph_text(int graph) -> (str, int[], int[], int)", TORCH_FN(graph_text));

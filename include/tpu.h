@@ -350,6 +350,14 @@ TPU_API void tpu_graph_get_input(const tpu_graph *g, int i, tpu_tensor *out);
 TPU_API TPU_MUST tpu_err *tpu_graph_run(tpu_graph *g, const tpu_tensor *inputs, int n, uint64_t *rng, tpu_store **made,
                                         tpu_fit *fit, int *which);
 TPU_API void tpu_graph_release(tpu_graph *g);
+/* A graph for another process: as bytes (to tpu_bytes_free), and back. Only one that tpu_capture_end_text made, of
+ * known sizes, that holds no tensors. They are good for the version that wrote them, on a device of the same kind. */
+TPU_API TPU_MUST tpu_err *tpu_graph_store(const tpu_graph *g, char **bytes, size_t *n);
+TPU_API void tpu_bytes_free(char *bytes);
+TPU_API TPU_MUST tpu_err *tpu_graph_stored(const char *bytes, size_t n, const char *op, tpu_graph **out);
+/* Compiles what tpu_capture_end_text or tpu_graph_stored made, or finds it in a cache, and forgets its text. Before the
+ * first run, and not beside another call with this graph. */
+TPU_API TPU_MUST tpu_err *tpu_graph_compile(tpu_graph *g);
 
 /* ---- ahead of time: programs for devices that are not here ------------------------------------------------------ */
 

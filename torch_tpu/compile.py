@@ -9,6 +9,8 @@ reads its arguments on the host) is cut out: the graph is then a list of parts, 
 import contextlib
 import operator
 import os
+import threading
+import types
 import warnings
 
 import torch
@@ -16,7 +18,7 @@ from torch._prims import rng_prims
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from torch_tpu import _buckets, _megacache
+from torch_tpu import _aot_cache, _buckets, _megacache
 from torch_tpu._graph import Graph, on_tpu
 
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -25,35 +27,97 @@ _OPTIONS = {
     "partitioner": ("min_cut", "default"),
 }
 _warned = set()
+_compiling = threading.RLock()  # of graphs that are compiled when they are called
 
 
 def backend(graph, example_inputs, *, mode=None, options=None):
     """The Dynamo backend. Gives a callable for the graph."""
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.partitioners import default_partition, min_cut_rematerialization_partition
+    from torch._functorch.partitioners import default_partition
 
     settings = _settings(mode, options)
+    partition = _min_cut if settings["partitioner"] == "min_cut" else default_partition
+    keep = _aot_cache.usable(graph, example_inputs)
     direct, shared = [], {}
 
     def compiler(kind):
         def compile_kind(gm, inputs):
-            call = compile_graph(gm, kind, settings, shared)
-            if kind == "graph" and _needs_no_wrapper(gm, example_inputs):
+            call = compile_graph(gm, kind, settings, shared, keep)
+            alone = kind == "graph" and _needs_no_wrapper(gm, example_inputs)
+            if alone:
                 direct.append(getattr(call, "direct", None))
-            return call
+            if not keep:
+                return call
+            return _aot_cache.Kept(call, getattr(call, "state", "a part of it has no program of its own"), alone)
 
         return compile_kind
 
-    out = aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("graph"),
-        partition_fn=min_cut_rematerialization_partition if settings["partitioner"] == "min_cut" else default_partition,
-        decompositions={},
-        keep_inference_input_mutations=True,
-    )(graph, example_inputs)
+    if keep:
+        out, kept = _aot_cache.compile(
+            graph,
+            example_inputs,
+            settings,
+            forward=compiler("forward"),
+            backward=compiler("backward"),
+            inference=compiler("graph"),
+            partition=partition,
+        )
+        if kept is not None and kept.direct:
+            direct.append(getattr(kept.call, "direct", None))
+    else:
+        out = aot_autograd(
+            fw_compiler=compiler("forward"),
+            bw_compiler=compiler("backward"),
+            inference_compiler=compiler("graph"),
+            partition_fn=partition,
+            decompositions={},
+            keep_inference_input_mutations=True,
+        )(graph, example_inputs)
     _forget_streams(graph)
     return direct[0] if len(direct) == 1 and direct[0] is not None else out
+
+
+def _min_cut(joint, *args, **kwargs):
+    """PyTorch's partitioner, which may recompute. That of equal operators one is enough it learns here: its own search for
+    them imports Inductor's patterns first, which takes as long as compiling a small model."""
+    from torch._functorch import config
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    if not config.cse:
+        return min_cut_rematerialization_partition(joint, *args, **kwargs)
+    joint.graph.eliminate_dead_code()
+    _share(joint.graph)
+    with config.patch(cse=False):
+        return min_cut_rematerialization_partition(joint, *args, **kwargs)
+
+
+def _share(graph):
+    """Lets users of an operator that was called before with the same arguments use the first call. Not of one that draws or
+    writes, nor behind a write, nor of one whose memory is a result's: results stay as many tensors as they were."""
+
+    def storages(nodes):
+        return {t.untyped_storage()._cdata for n in nodes for t in _tensors(n) if t.layout == torch.strided}
+
+    given = storages(graph.output_node().all_input_nodes)
+    seen = {}
+    for n in list(graph.nodes):
+        if n.op != "call_function":
+            continue
+        if _is_mutable(n) or not isinstance(n.target, torch._ops.OpOverload | types.BuiltinFunctionType):
+            break
+        if _is_random(n) or n.target in (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default):
+            continue
+        if not _tensors(n) or any(t.layout != torch.strided for t in _tensors(n)) or storages([n]) & given:
+            continue
+        leaves, spec = pytree.tree_flatten((n.args, n.kwargs))
+        key = (n.target, spec, tuple((type(x), repr(x)) if isinstance(x, float) else (type(x), x) for x in leaves))
+        try:
+            first = seen.setdefault(key, n)
+        except TypeError:  # a size that is a symbol
+            continue
+        if first is not n:
+            n.replace_all_uses_with(first)
+            graph.erase_node(n)
 
 
 def _needs_no_wrapper(gm, example_inputs):
@@ -124,9 +188,12 @@ def _xla_lines(options):
     return lines
 
 
-def compile_graph(gm, kind, settings, shared=None):
+def compile_graph(gm, kind, settings, shared=None, keep=False):
     """A boxed callable for an ATen graph. kind: "graph", "forward" or "backward". shared: a dict for what the forward graph
-    has to tell the backward graph."""
+    has to tell the backward graph. keep: the callable's `state` is what `load` makes it of in another process, if it has one;
+    a backward graph is then compiled when it is called."""
+    later = _Later(lambda: compile_graph(gm, kind, settings, shared)) if keep and kind == "backward" else None
+    settings = {**settings, "keep": keep and ("later" if later else "now")}
     _prepare_rng(gm)
     nodes = list(gm.graph.nodes)
     inputs = [n for n in nodes if n.op == "placeholder"]
@@ -136,38 +203,90 @@ def compile_graph(gm, kind, settings, shared=None):
     if shared is not None:
         plan.shared = shared
     plan.returned = _returned(results, kind)
-    plan.prepare()
+    if later is not None and not plan.is_one_program():
+        return later
+    try:
+        plan.prepare()
+    except Exception:
+        if later is None:
+            raise
+        return later  # which raises it when the backward graph is wanted
     whole = plan.whole()
-    if whole is not None and results == wanted:
-        run, handle = torch.ops.torch_tpu.run_graph.default._op, whole.handle
-        takes = [inputs.index(n) for n in plan.parts[0].inputs]
-        if whole.plain and plan.parts[0].inputs == inputs:
+    where = {n: i for i, n in enumerate(wanted)}
+    # of each result: the number of a node of `wanted`, or the value
+    gives = [(where[r], None) if isinstance(r, Node) else (None, r) for r in results]
+    if whole is not None:
+        takes = None if plan.parts[0].inputs == inputs else [inputs.index(n) for n in plan.parts[0].inputs]
+        order = (takes, None if results == wanted else gives)
+        call = _call_whole(whole, *order)
+        if whole.state is not None:
+            call.state = (*whole.state, *order)
+        return call
 
-            def call(args):
-                out = run(handle, args)
-                args.clear()
-                return out
-
-            call.direct = lambda *args, _=whole: run(handle, args)
-        else:
-
-            def call(args):
-                values = [args[i] for i in takes]
-                args.clear()
-                return whole.run(values)
-
-        call.program = whole  # the handle lives as long as the callable
-    else:
-        where = {n: i for i, n in enumerate(wanted)}
-
-        def call(args):
-            values = list(args)
-            args.clear()
-            out = plan.run(values)
-            return [out[where[r]] if isinstance(r, Node) else r for r in results]
+    def call(args):
+        values = list(args)
+        args.clear()
+        return _in_order(plan.run(values), gives)
 
     call._boxed_call = True
     return call
+
+
+def _in_order(out, gives):
+    return [out[i] if i is not None else r for i, r in gives]
+
+
+def _call_whole(whole, takes, gives):
+    """The boxed callable of a graph that is one program. takes: which arguments it takes; gives: what it gives, as for
+    _in_order. None: all, in order."""
+    run, handle = torch.ops.torch_tpu.run_graph.default._op, whole.handle
+    if whole.plain and takes is None and gives is None and not whole.waits:
+
+        def call(args):
+            out = run(handle, args)
+            args.clear()
+            return out
+
+        call.direct = lambda *args, _=whole: run(handle, args)
+    else:
+
+        def call(args):
+            values = list(args) if takes is None else [args[i] for i in takes]
+            args.clear()
+            out = whole.run(values)
+            return out if gives is None else _in_order(out, gives)
+
+    call.program = whole  # the handle lives as long as the callable
+    call._boxed_call = True
+    return call
+
+
+class _Later:
+    """The callable of a graph that is compiled when it is called."""
+
+    _boxed_call = True
+
+    def __init__(self, make):
+        self.make, self.made, self.lock = make, None, threading.Lock()
+
+    def __call__(self, args):
+        with self.lock:
+            self.made = self.made or self.make()
+        return self.made(args)
+
+
+def load(state):
+    """The boxed callable that another process had such a state of."""
+    kept, kind, xla, takes, numbers, outputs, *order = state
+    handle = torch.ops.torch_tpu.graph_stored(torch.frombuffer(bytearray(kept), dtype=torch.uint8), kind)
+    whole = _Compiled(handle, takes, numbers, outputs, _used, xla)
+    if kind != "backward":
+        whole.compile()
+    return _call_whole(whole, *order)
+
+
+def _used(handle):
+    _megacache.record(torch.ops.torch_tpu.graph_entry(handle))
 
 
 def _returned(results, kind):
@@ -203,6 +322,13 @@ def _uses(node):
     return [n for n in node.all_input_nodes if n.op != "get_attr"]
 
 
+def _draws_on_tpu(node):
+    """Of run_with_rng_state, whose own result is not described."""
+    tensors = _tensors(node) or [t for u in node.all_input_nodes if u is not node.args[0] for t in _tensors(u)]
+    devices = [t.device for t in tensors] or [torch.device(node.kwargs.get("device") or "cpu")]
+    return any(d.type == "tpu" for d in devices)
+
+
 def _prepare_rng(gm):
     """What activation checkpointing draws twice: AOTAutograd keeps the generator's state of the first time, and describes it
     as that of the CPU's generator. Here it is a tensor of the device."""
@@ -214,7 +340,7 @@ def _prepare_rng(gm):
                 n.meta["val"] = drawn.meta.get("val")
             if state is not None and _tensors(n) and not _is_cpu(n):
                 state.meta["val"] = torch.empty(2, dtype=torch.uint64, device="meta")
-        elif n.target is rng_prims.run_with_rng_state and _tensors(n) and not _is_cpu(n):
+        elif n.target is rng_prims.run_with_rng_state and _draws_on_tpu(n):
             n.args[0].meta["val"] = torch.empty(2, dtype=torch.uint64, device="meta")
 
 
@@ -273,6 +399,8 @@ class _Plan:
         if n in self.eager or n.target is torch.ops.aten._local_scalar_dense.default:
             return False
         uses = _uses(n)
+        if any(t.layout != torch.strided for u in (n, *uses) for t in _tensors(u)):
+            return False  # a sparse tensor is several of the device
         if not _tensors(n) or n.target is operator.getitem:
             return None
         if not _is_cpu(n):
@@ -294,6 +422,10 @@ class _Plan:
         """The one program that is all of the plan; None when there is none, or one for each shape."""
         part = self.parts[0] if len(self.parts) == 1 else None
         return part.fixed if isinstance(part, _Program) and part.outputs == self.outputs else None
+
+    def is_one_program(self):
+        """Whether it is, as far as can be told before it is captured."""
+        return len(self.parts) == 1 and isinstance(self.parts[0], _Program) and self.parts[0].is_static()
 
     def run(self, values):
         env = dict(zip(self.inputs, values, strict=True))
@@ -489,17 +621,41 @@ def _fresh(x):
     return x.clone() if isinstance(x, torch.Tensor) else x
 
 
+def _say_options(error, xla):
+    """Raises an error of XLA again, with the options that it was given, if any."""
+    if xla:
+        given = ", ".join(line.removeprefix("// xla: ") for line in xla.splitlines())
+        raise RuntimeError(f'torch.compile(backend="tpu") with the options of XLA {given}: {error}') from error
+
+
 class _Compiled(Graph):
     """A program, and what its callers need to know."""
 
-    def __init__(self, handle, takes, numbers, outputs):
+    def __init__(self, handle, takes, numbers, outputs, waits=None, xla="", state=None):
         super().__init__(handle)
         self.takes = takes  # numbers of the inputs that it takes, which are tensors
         self.numbers = numbers  # {number of an output: its value} of outputs that are always the same: no tensors of the device
         self.noutputs = outputs
         self.plain = not numbers
+        self.waits = waits  # it is not compiled yet; a function of the handle, for when it is
+        self.xla = xla
+        self.state = state  # for `load`, or None
+
+    def compile(self):
+        with _compiling:
+            if self.waits is None:
+                return
+            try:
+                torch.ops.torch_tpu.graph_compile(self.handle)
+            except RuntimeError as error:
+                _say_options(error, self.xla)
+                raise
+            self.waits(self.handle)
+            self.waits = None
 
     def run(self, values):
+        if self.waits is not None:
+            self.compile()
         out = super().run([values[i] for i in self.takes])
         if self.plain:
             return out
@@ -515,10 +671,13 @@ class _Program:
         self.fixed = self.split = self.buckets = None
         self.known = {}
 
-    def prepare(self):
+    def is_static(self):
         values = [n.meta.get("val") for n in self.inputs]
-        if all(isinstance(v, torch.Tensor) and _is_static(v) for v in values):
-            self.fixed = self._compile(values)
+        return all(isinstance(v, torch.Tensor) and _is_static(v) for v in values)
+
+    def prepare(self):
+        if self.is_static():
+            self.fixed = self._compile([n.meta.get("val") for n in self.inputs])
         elif len(self.plan.parts) == 1 and self.plan.settings["buckets"] != "off":
             try:
                 self.buckets = _buckets.Buckets(self, self.plan.settings, self.plan.shared, self.plan.returned)
@@ -596,20 +755,30 @@ class _Program:
             if end is not None:
                 return end(outputs, [env.get(n) for n in self.inputs])
             tensors = [v for v in outputs if on_tpu(v)]
-            handle = ops.capture_end(tensors, self.plan.kind, self.name())
+            keep = self.plan.settings.get("keep", False)
+            handle = ops.capture_end(tensors, self.plan.kind, self.name(), bool(keep))
         except BaseException as error:
             refused = ops.capture_drop()
             if node is not None and isinstance(error, Exception) and (refused or not _is_aten(node)):
                 raise _Refused(node) from error
             if node is not None and isinstance(error, Exception):
                 error.add_note(f'while compiling {node.target} for torch.compile(backend="tpu"){_line(node)}')
-            elif isinstance(error, RuntimeError) and self.plan.settings["xla"]:
-                given = ", ".join(line.removeprefix("// xla: ") for line in self.plan.settings["xla"].splitlines())
-                raise RuntimeError(f'torch.compile(backend="tpu") with the options of XLA {given}: {error}') from error
+            elif isinstance(error, RuntimeError):
+                _say_options(error, self.plan.settings["xla"])
             raise
-        self.made(handle)
         numbers = {i: v for i, v in enumerate(outputs) if not on_tpu(v)}
-        return _Compiled(handle, takes, numbers, len(outputs))
+        if not keep:
+            self.made(handle)
+            return _Compiled(handle, takes, numbers, len(outputs))
+        try:
+            kept = ops.graph_store(handle).numpy().tobytes()
+        except RuntimeError:  # it holds tensors
+            kept = None
+        state = None if kept is None else (kept, self.plan.kind, self.plan.settings["xla"], takes, numbers, len(outputs))
+        out = _Compiled(handle, takes, numbers, len(outputs), self.made, self.plan.settings["xla"], state)
+        if keep == "now":
+            out.compile()
+        return out
 
     def made(self, handle):
         _megacache.record(torch.ops.torch_tpu.graph_entry(handle))

@@ -550,7 +550,11 @@ static tpu_err *build(trace *t, tpu_graph *g, const tpu_tensor *outputs, int n, 
   g->e->name = arena_copy(&g->e->mem, name, strlen(name) + 1);
   if (!g->e->name) return err_nomem();
   if (!g->e->noutputs) return NULL;
-  if (as == END_TEXT) return ir_print(t->g, &g->e->text);
+  if (as == END_TEXT) {
+    TPU_TRY(ir_print(t->g, &g->e->text));
+    if (t->cap->xla) buf_str(&g->e->text, t->cap->xla);
+    return g->e->text.failed ? err_nomem() : NULL;
+  }
   program *p;
   TPU_TRY(program_get(t->g, t->cap->xla, name, &p));
   graph_set_program(g, p);

@@ -13,6 +13,7 @@ def pytest_configure(config):
         # one folder of compiled programs for all workers of this run, and nothing left in the user's
         folder = tempfile.TemporaryDirectory(prefix="torch_tpu_cache.")
         os.environ["TORCH_TPU_CACHE_DIR"] = folder.name
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(folder.name, "graphs"))  # AOTAutograd's cache
         config.add_cleanup(folder.cleanup)
     config.addinivalue_line("markers", "timeout(seconds): from pytest-timeout")
 
