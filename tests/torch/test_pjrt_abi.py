@@ -142,7 +142,7 @@ def test_element_types():
 def test_compile_options_are_the_fields_that_we_mean():
     fields = abi.PROTO_FIELDS
     options, build = fields["CompileOptionsProto"], fields["ExecutableBuildOptionsProto"]
-    text = re.search(r'portable_options\[\] = "(.*)"', (ROOT / "src/pjrt/program.c").read_text())[1]
+    text = re.search(r'portable_options\[\] = "(.*)"', (ROOT / "src/pjrt/options.c").read_text())[1]
     varint, nested = 0, 2
     inner = bytes([build["num_replicas"] << 3 | varint, 1, build["num_partitions"] << 3 | varint, 1])
     outer = bytes([options["executable_build_options"] << 3 | nested, len(inner)]) + inner
