@@ -89,15 +89,23 @@ def described(v):
     return {"name": v.name, "kind": v.kind, "shape": list(v.shape), "dtype": str(v.dtype)[6:]}
 
 
-def leaf(x, table):
-    """A leaf of what goes in or comes out: a number of `table`, or a constant."""
+def leaf(x, of_value, refusal):
+    """A leaf of what goes in or comes out: what of_value gives for a Value, or a constant. refusal: of anything else, what to say."""
     if isinstance(x, Value):
-        return next(({"value": i} for i, v in enumerate(table) if v is x), None) or described(x)  # one without elements
+        return of_value(x)
     if x is None or isinstance(x, bool | int | float | str):
         return {"constant": x}
-    raise ValueError(
-        f"torch_tpu.export: {x!r} ({type(x).__name__}) cannot be kept in an artifact: only tensors, numbers and text can"
-    )
+    raise ValueError(refusal(x))
+
+
+def _refusal(x):
+    return f"torch_tpu.export: {x!r} ({type(x).__name__}) cannot be kept in an artifact: only tensors, numbers and text can"
+
+
+def _numbered(table):
+    """For `leaf`: a Value by its number in a table; one that is not there has no elements."""
+    at = {id(v): i for i, v in enumerate(table)}
+    return lambda v: {"value": at[id(v)]} if id(v) in at else described(v)
 
 
 def spec_text(spec):
@@ -113,17 +121,18 @@ def beside(path):
 
 def write(path, made, weights):
     """made: a StableHLO; weights: "inside", "beside" or "none"."""
-    arguments = [v for v in made.arguments if isinstance(v, Value)]
+    arguments = _numbered([v for v in made.arguments if isinstance(v, Value)])
+    outputs = _numbered(made.outputs)
     head = {
         "format": FORMAT,
         "stablehlo": torch.tpu.plugin_info()["stablehlo_version"],
         "torch": torch.__version__,
         "inputs": [described(v) for v in made.inputs],
         "outputs": [described(v) for v in made.outputs],
-        "arguments": [leaf(x, arguments) | (described(x) if isinstance(x, Value) else {}) for x in made.arguments],
+        "arguments": [leaf(x, arguments, _refusal) | (described(x) if isinstance(x, Value) else {}) for x in made.arguments],
         "in_spec": spec_text(made.in_spec),
         "out_spec": spec_text(made.out_spec),
-        "result": [leaf(x, made.outputs) for x in pytree.tree_leaves(made.result, is_leaf=lambda x: x is None)],
+        "result": [leaf(x, outputs, _refusal) for x in pytree.tree_leaves(made.result, is_leaf=lambda x: x is None)],
         "random_blocks": made.random_blocks,
         "weights": weights,
     }

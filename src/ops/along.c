@@ -194,7 +194,7 @@ static void arg_reduce_pairs(op_ctx *c, val x, int dim, bool max, bool keep, val
 
 void t_arg_reduce(op_ctx *c, val x, int dim, bool max, bool keep, val *value, val *index) {
   int64_t n = t_size(x, dim);
-  if (!ir_is_cpu(G) && x->dtype != TPU_BOOL && !ir_sizes_vary(G)) {
+  if (op_for_tpu(c) && x->dtype != TPU_BOOL) {
     arg_reduce_pairs(c, x, dim, max, keep, value, index);
     return;
   }

@@ -319,6 +319,7 @@ bool op_const_is_int(op_ctx *c, int i) {
 
 val op_rng(op_ctx *c, int64_t words) { return c->env->rng(c, words); }
 tpu_dtype op_default_dtype(op_ctx *c) { return c->env->default_dtype(c); }
+bool op_for_tpu(op_ctx *c) { return !ir_is_cpu(c->g) && !ir_sizes_vary(c->g); }
 int op_precision(op_ctx *c, tpu_dtype d) { return d == TPU_F32 ? c->env->precision(c) : 0; }
 
 /* ---- results --------------------------------------------------------------------------------------------------- */

@@ -60,8 +60,7 @@ val t_sum(op_ctx *c, val x, const int *dims, int n, bool keep) { return t_reduce
 /* XLA's CPU compiler drops a NaN in max and min reductions: a reduction of its own says where one was. On a TPU that
  * would read x a second time; there the body says it. */
 static val extreme(op_ctx *c, ir_opcode body, val x, const int *dims, int n, bool keep) {
-  if (!ir_is_cpu(G) && !ir_sizes_vary(G) && ir_is_float((tpu_dtype)x->dtype))
-    return reduce(c, body, x, dims, n, keep, true);
+  if (op_for_tpu(c) && ir_is_float((tpu_dtype)x->dtype)) return reduce(c, body, x, dims, n, keep, true);
   val r = t_reduce(c, body, x, dims, n, keep);
   if (!ir_is_float((tpu_dtype)x->dtype) || ir_failed(G)) return r;
   val nan = t_reduce(c, IR_OR, ir_compare(G, IR_NE, x, x), dims, n, keep);

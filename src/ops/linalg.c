@@ -558,7 +558,7 @@ OP(linalg_slogdet, "aten::_linalg_slogdet") {
 
 /* XLA has both steps, in blocks whose updates are products; ours change the whole matrix for each column, which on a
  * TPU takes as many passes over HBM. On CPUs ours is kept. */
-static bool by_expander(op_ctx *c, val a) { return !ir_is_cpu(G) && a->dtype == TPU_F32 && !ir_sizes_vary(G); }
+static bool by_expander(op_ctx *c, val a) { return op_for_tpu(c) && a->dtype == TPU_F32; }
 
 val mat_reflections(op_ctx *c, val a, val tau, int64_t n) {
   int rd = a->ndim - 2, cd = a->ndim - 1;

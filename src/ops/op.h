@@ -67,7 +67,8 @@ bool op_const_is_int(op_ctx *c, int i); /* the number is a Python int or bool */
 /* Philox state of the call's generator, tensor<2xui64>. words: how many 32-bit numbers the op draws at most; the
  * generator's offset moves on by ceil(words / 4), so that no number is used twice. */
 val op_rng(op_ctx *c, int64_t words);
-tpu_dtype op_default_dtype(op_ctx *c);    /* torch.get_default_dtype() */
+tpu_dtype op_default_dtype(op_ctx *c); /* torch.get_default_dtype() */
+bool op_for_tpu(op_ctx *c); /* whether a TPU runs this, and no size varies: the form that suits its compiler */
 int op_precision(op_ctx *c, tpu_dtype d); /* precision for ir_dot / ir_conv: the user's choice for float32, else 0 */
 
 #define T(i) op_tensor(c, i)

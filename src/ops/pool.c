@@ -240,8 +240,6 @@ static ir_window xla_window(val x, const window *q, int64_t (*room)[T_MAX_DIMS])
 
 /* On a TPU the values are a reduction of windows of their own, and the gradient picks the largest again: a program that
  * has the forward pass and its gradient then never makes the places, which take several passes over HBM. */
-static bool by_windows(op_ctx *c) { return !ir_is_cpu(G) && !ir_sizes_vary(G); }
-
 static val window_max(op_ctx *c, val x, const window *q) {
   int64_t room[5][T_MAX_DIMS];
   val low = lowest(c, x);
@@ -266,7 +264,7 @@ static val window_max_back(op_ctx *c, val g, val x, const window *q) {
 static void max_of_windows(op_ctx *c, val x, const window *q, val *value, val *index) {
   if (q->places <= SPELLED_OUT) max_spelled_out(c, x, q, value, index);
   else max_window(c, x, q, value, index);
-  if (by_windows(c)) *value = window_max(c, x, q);
+  if (op_for_tpu(c)) *value = window_max(c, x, q);
 }
 
 /* (self, kernel_size, stride, padding, dilation, ceil_mode) */
@@ -318,7 +316,7 @@ static void max_pool_backward(op_ctx *c, int n) {
   val g = t_cast(c, g0, m);
   if (ir_numel(g) == 0) {
     RET(t_zeros(c, m, x->ndim, x->dims));
-  } else if (by_windows(c) && not_dilated(&q)) {
+  } else if (op_for_tpu(c) && not_dilated(&q)) {
     RET(window_max_back(c, g, x, &q));
   } else if (q.places > SPELLED_OUT) {
     RET(scatter_back(c, g, index, x, n, m));
@@ -427,6 +425,7 @@ static void avg_pool_backward(op_ctx *c, int n) {
 }
 OP(avg_pool2d_backward, "aten::avg_pool2d_backward") { avg_pool_backward(c, 2); }
 OP(avg_pool3d_backward, "aten::avg_pool3d_backward") { avg_pool_backward(c, 3); }
+
 /* ---- adaptive: window o of n covers [floor(o * in / n), ceil((o + 1) * in / n)) ------------------------------------
  */
 
@@ -529,7 +528,7 @@ static void adaptive_avg(op_ctx *c, int n) {
     return;
   }
   window q;
-  if (by_windows(c) && equal_windows(x, n, out, &q)) y = window_sum(c, y, &q, q.stride);
+  if (op_for_tpu(c) && equal_windows(x, n, out, &q)) y = window_sum(c, y, &q, q.stride);
   else
     for (int i = 0; i < n; i++) y = adaptive_sum(c, y, first + i, out[i]);
   for (int i = 0; i < n && !ir_failed(G); i++) y = over_length(c, y, first + i, x->dims[first + i], out[i]);
@@ -552,7 +551,7 @@ static void adaptive_avg_backward(op_ctx *c, int n) {
   val g = t_cast(c, g0, m);
   for (int i = 0; i < n; i++) g = over_length(c, g, first + i, x->dims[first + i], g0->dims[first + i]);
   window q;
-  if (by_windows(c) && equal_windows(x, n, g0->dims + first, &q)) {
+  if (op_for_tpu(c) && equal_windows(x, n, g0->dims + first, &q)) {
     RET(spread_back(c, g, &q));
     return;
   }
@@ -597,7 +596,7 @@ static void adaptive_max(op_ctx *c, int n) {
     return;
   }
   window q;
-  if (by_windows(c) && equal_windows(x, n, out, &q)) {
+  if (op_for_tpu(c) && equal_windows(x, n, out, &q)) {
     val value = NULL, index = NULL;
     max_of_windows(c, x, &q, &value, &index);
     RETN(0, value);
@@ -649,7 +648,7 @@ OP(adaptive_max_pool3d, "aten::adaptive_max_pool3d") { adaptive_max(c, 3); }
 static void adaptive_max_backward(op_ctx *c, int n) {
   val g = T(0), x = T(1);
   window q;
-  if (by_windows(c) && !ir_failed(G) && ir_numel(g) && equal_windows(x, n, g->dims + g->ndim - n, &q)) {
+  if (op_for_tpu(c) && !ir_failed(G) && ir_numel(g) && equal_windows(x, n, g->dims + g->ndim - n, &q)) {
     RET(window_max_back(c, t_cast(c, g, t_opmath((tpu_dtype)x->dtype)), x, &q));
     return;
   }

@@ -353,8 +353,8 @@ OP(im2col, "aten::im2col") {
     return;
   }
   /* On a TPU joining rows is a copy, so it is done once and not for every place of the kernel. */
-  bool joined = !ir_is_cpu(G) && !ir_sizes_vary(G) && p.stride[0] == 1 && p.stride[1] == 1 && places[1] == image[1] &&
-                places[0] > 0 && ir_numel(x) > 0;
+  bool joined = op_for_tpu(c) && p.stride[0] == 1 && p.stride[1] == 1 && places[1] == image[1] && places[0] > 0 &&
+                ir_numel(x) > 0;
   if (joined) x = t_reshape(c, x, 3, (const int64_t[]){n, ch, image[0] * image[1]});
   else x = ir_pad(G, x, t_scalar(c, (tpu_dtype)x->dtype, 0), pads, pads, none);
   for (int64_t i = 0; i < p.kernel[0] && !ir_failed(G); i++)

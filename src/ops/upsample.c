@@ -220,9 +220,7 @@ static val product(op_ctx *c, const plan *p, val x, int d, bool forward) {
 /* On a TPU a dim of r beside another one is a copy of padded tiles; sums of windows do without it. Forward: of x with
  * r - 1 holes between its elements, so that each window has one element (-0 changes none); backward: of r neighbours.
  */
-static bool by_windows(op_ctx *c, val x) {
-  return !ir_is_cpu(G) && !ir_sizes_vary(G) && x->dtype != TPU_BOOL && !ir_failed(G);
-}
+static bool by_windows(op_ctx *c, val x) { return op_for_tpu(c) && x->dtype != TPU_BOOL && !ir_failed(G); }
 static val repeated(op_ctx *c, val x, int first, int n, const int64_t *r, bool forward) {
   int64_t size[T_MAX_DIMS], step[T_MAX_DIMS], around[T_MAX_DIMS] = {0};
   for (int d = 0; d < x->ndim; d++) {

@@ -69,13 +69,13 @@ void door_error_drop(const pjrt_api *api, PJRT_Error *take_e);
 /* The plugin said yes but gave no object. */
 TPU_MUST tpu_err *door_no_result(const pjrt_api *api, const char *call);
 
-/* mem_free(*out) */
 /* Serialized options for a program of one device: the client's own, and those that the text ends with. */
 TPU_MUST tpu_err *door_options(pjrt_client *c, const char *text, size_t len, buf *out);
 /* The part of an executable that is not tied to devices; it goes first. */
 TPU_MUST tpu_err *door_executable(pjrt_client *c, pjrt_exec *e, PJRT_Executable **out);
 /* What the compiler made of the program (*out: mem_free), and what it is written as: "hlo_with_config". */
 TPU_MUST tpu_err *door_optimized(const pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len, char format[32]);
+/* mem_free(*out) */
 TPU_MUST tpu_err *door_serialize(pjrt_api *api, PJRT_Executable *x, char **out, size_t *out_len);
 TPU_MUST tpu_err *door_memory(const pjrt_api *api, PJRT_Executable *x, pjrt_memory *out);
 /* fn gets each figure that is a number; its name has n characters and no NUL. */

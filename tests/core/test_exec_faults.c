@@ -232,39 +232,31 @@ TEST(every_plugin_call_fails) {
   CHECK(runs > 15);
 }
 
-TEST(every_failure_of_calls_that_wait) {
+/* How many runs there were of this session. */
+static int with_all_faults(tpu_err *(*of)(int)) {
   int runs = 0;
-  tpu_stats before, after;
-  tpu_get_stats(&before);
-  tpu_set_eager_mode(TPU_DEFER_AND_FUSE);
+  what = of;
   with_faults(arm_mem, off_mem, mem_fault_count, &runs);
   with_faults(arm_mem_for_good, off_mem, mem_fault_count, &runs);
   with_faults(pjrt_fault_at, off_pjrt, pjrt_fault_count, &runs);
+  what = session;
+  return runs;
+}
+
+TEST(every_failure_of_calls_that_wait) {
+  tpu_stats before, after;
+  tpu_get_stats(&before);
+  tpu_set_eager_mode(TPU_DEFER_AND_FUSE);
+  int runs = with_all_faults(session);
   tpu_set_eager_mode(TPU_STRICT);
   tpu_get_stats(&after);
   CHECK(runs > 130);
   CHECK(after.fused > before.fused);
 }
 
-TEST(every_failure_of_a_given_program) {
-  int runs = 0;
-  what = given_session;
-  with_faults(arm_mem, off_mem, mem_fault_count, &runs);
-  with_faults(arm_mem_for_good, off_mem, mem_fault_count, &runs);
-  with_faults(pjrt_fault_at, off_pjrt, pjrt_fault_count, &runs);
-  what = session;
-  CHECK(runs > 40);
-}
+TEST(every_failure_of_a_given_program) { CHECK(with_all_faults(given_session) > 40); }
 
-TEST(every_failure_of_a_loaded_program) {
-  int runs = 0;
-  what = executable_session;
-  with_faults(arm_mem, off_mem, mem_fault_count, &runs);
-  with_faults(arm_mem_for_good, off_mem, mem_fault_count, &runs);
-  with_faults(pjrt_fault_at, off_pjrt, pjrt_fault_count, &runs);
-  what = session;
-  CHECK(runs > 40);
-}
+TEST(every_failure_of_a_loaded_program) { CHECK(with_all_faults(executable_session) > 40); }
 
 TEST(what_is_no_given_program) {
   static const int64_t large[] = {INT64_MAX / 2, 16}, none[] = {0, 3};

@@ -78,7 +78,7 @@ def topology(name):
     handle = c_void_p()
     if name == "here":
         _core.core.tpu_topology_here(byref(handle))
-        return _described(name, handle)
+        return _described(name, handle)[0]
     path = _library()
     try:
         _core.core.tpu_topology_get(path.encode(), name.encode(), byref(handle))
@@ -92,9 +92,7 @@ def topology(name):
             raise RuntimeError(f"torch.tpu.aot: {text}. {_INSTALL}") from None
         reason = text.rpartition("PJRT_TopologyDescription_Create: ")[2]
         raise ValueError(f"torch.tpu.aot: unknown topology {name!r}: {reason}. Known forms: {known_forms()}") from None
-    info = _core.TopologyInfo()
-    _core.core.tpu_topology_describe(handle, byref(info))
-    version = (info.pjrt_major, info.pjrt_minor)
+    out, version = _described(name, handle)
     if version > _NEWEST:
         import warnings
 
@@ -104,15 +102,17 @@ def topology(name):
             RuntimeWarning,
             stacklevel=2,
         )
-    return _described(name, handle)
+    return out
 
 
 def _described(name, handle):
+    """(the Topology, the version of the PJRT C API)"""
     info = _core.TopologyInfo()
     _core.core.tpu_topology_describe(handle, byref(info))
     kind = info.kind.decode()
     chip = CHIPS.get(KINDS.get(kind, "") if name == "here" else name.partition(":")[0])
-    return Topology(name, kind, info.device_count, chip, info.platform_version.decode("utf-8", "replace"), handle.value)
+    compiler = info.platform_version.decode("utf-8", "replace")
+    return Topology(name, kind, info.device_count, chip, compiler, handle.value), (info.pjrt_major, info.pjrt_minor)
 
 
 def _topology(given):

@@ -3,7 +3,7 @@ in use can load its executable."""
 
 import contextlib
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.utils import _pytree as pytree
@@ -38,20 +38,12 @@ class Form:
         """The same without the inputs that the program neither reads nor writes nor returns."""
         kept = sorted({n for n in (*self.parameters, *self.places, *(-1 - o for o in self.of)) if n >= 0})
         at = {n: i for i, n in enumerate(kept)}
-        return Form(
-            [self.inputs[n] for n in kept],
-            [at.get(p, p) for p in self.parameters],
-            self.donated,
-            self.outputs,
-            [at.get(p, p) for p in self.places],
-            self.results,
-            [o if o >= 0 else -1 - at[-1 - o] for o in self.of],
-            self.empty,
-            self.blocks,
-            self.arguments,
-            self.in_spec,
-            self.returns,
-            self.out_spec,
+        return replace(
+            self,
+            inputs=[self.inputs[n] for n in kept],
+            parameters=[at.get(p, p) for p in self.parameters],
+            places=[at.get(p, p) for p in self.places],
+            of=[o if o >= 0 else -1 - at[-1 - o] for o in self.of],
         )
 
     def keys(self):

@@ -13,7 +13,6 @@ from torch.utils import _pytree as pytree
 
 from torch_tpu import _artifact, _core
 from torch_tpu.aot import _form
-from torch_tpu.aot._trace import Value
 
 FORMAT = 1
 _HEADER, _EXECUTABLE, _TEXT, _OPTIMIZED = "torch_tpu_aot.json", "executable", "program.mlir", "optimized"
@@ -52,12 +51,8 @@ class _Table:
         return self.ids[id(v)]
 
 
-def _leaf(x, number):
-    if isinstance(x, Value):
-        return {"value": number(x)}
-    if x is None or isinstance(x, bool | int | float | str):
-        return {"constant": x}
-    raise ValueError(
+def _refusal(x):
+    return (
         f"torch.tpu.aot: a {type(x).__name__} that the function takes or returns cannot be kept in a file: only tensors, numbers and text "
         "can. A module or an optimizer that it uses need not be an argument: it is found in its closure, or by compile(..., state=)"
     )
@@ -74,6 +69,7 @@ def _told(ask):
 def write(program):
     """The file's bytes."""
     form, t, number = program.form().used(), program.topology, _Table()
+    leaves = lambda xs: [_artifact.leaf(x, lambda v: {"value": number(v)}, _refusal) for x in xs]  # noqa: E731
     head = {
         "format": FORMAT,
         "torch": torch.__version__,
@@ -103,9 +99,9 @@ def write(program):
             "of": form.of,
             "empty": form.empty,
             "blocks": form.blocks,
-            "arguments": [_leaf(x, number) for x in form.arguments],
+            "arguments": leaves(form.arguments),
             "in_spec": form.in_spec and _artifact.spec_text(form.in_spec),
-            "returns": [_leaf(x, number) for x in form.returns],
+            "returns": leaves(form.returns),
             "out_spec": form.out_spec and _artifact.spec_text(form.out_spec),
         },
     }
