@@ -2,6 +2,7 @@
  * of docs/architecture.md. No lock is held here; what the call's arguments look like was copied into call_state. */
 #include <string.h>
 
+#include "base/env.h"
 #include "exec/trace.h"
 #include "ops/accept.h"
 
@@ -421,7 +422,9 @@ static tpu_err *builder_init(builder *b, tpu_call *c, call_state *cs, trace *t) 
   b->t = t;
   b->g = t ? trace_graph(t) : ir_new();
   if (!b->g) return err_nomem();
-  if (ex.cpu_rows && !(t && trace_for_tpu(t))) ir_set_cpu(b->g);
+  const bool for_tpu = t && trace_for_tpu(t);
+  if (ex.cpu_rows && !for_tpu) ir_set_cpu(b->g);
+  if ((for_tpu || ex.kernels) && env_int(ENV_KERNELS)) ir_set_kernels(b->g);
   arena *a = ir_arena(b->g);
   size_t ns = (size_t)cs->nstores + 1, nt = (size_t)cs->ntensors + 1;
   b->store_val = arena_alloc(a, ns * sizeof(val)); /* one more: the generator's state */

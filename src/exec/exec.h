@@ -186,6 +186,7 @@ typedef struct {
   pjrt_client *client;
   int ndevices;
   bool is_cpu;   /* the plugin is XLA's CPU backend */
+  bool kernels;  /* the programs that it gets are for a TPU's compiler alone: they may hold kernels */
   bool cpu_rows; /* rows build what suits it; not so while programs are also compiled for a TPU */
   atomic_int mode, precision, default_dtype, compile_policy, debug_nan;
   atomic_bool forked;

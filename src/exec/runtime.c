@@ -99,6 +99,7 @@ static tpu_err *start(void) {
   info.device_count = ex.ndevices;
   ex.is_cpu = !strcmp(info.platform, "cpu");
   ex.cpu_rows = ex.is_cpu && !env_str(ENV_TOPOLOGY)[0];
+  ex.kernels = !strcmp(info.platform, "tpu") || env_int(ENV_DRY);
   if (env_str(ENV_TOPOLOGY)[0]) tpu_watch_begin();
   for (int i = 0; i < ex.ndevices; i++) {
     int64_t limit = pjrt_device_memory(ex.client, i);

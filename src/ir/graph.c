@@ -46,6 +46,8 @@ val ir_fail(ir_graph *g, tpu_err_kind kind, const char *fmt, ...) {
 
 void ir_set_sizes_vary(ir_graph *g) { g->vary = true; }
 bool ir_sizes_vary(const ir_graph *g) { return g->vary; }
+void ir_set_kernels(ir_graph *g) { g->kernels = true; }
+bool ir_kernels(const ir_graph *g) { return g->kernels; }
 
 /* ---- parameters and outputs ------------------------------------------------------------------------------------ */
 

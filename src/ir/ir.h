@@ -50,6 +50,9 @@ bool ir_is_cpu(const ir_graph *g);
  */
 void ir_set_sizes_vary(ir_graph *g);
 bool ir_sizes_vary(const ir_graph *g);
+/* The program is for a compiler that takes kernels (mosaic.h). */
+void ir_set_kernels(ir_graph *g);
+bool ir_kernels(const ir_graph *g);
 /* Operations made from now on carry this operator's name and place ("file:line", or "") as their MLIR location. A graph
  * for which this is never called has none, and its text does not depend on where it was built. */
 void ir_set_location(ir_graph *g, const char *op, const char *where);

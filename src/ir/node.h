@@ -71,6 +71,7 @@ struct ir_graph {
   bool failed;
   bool cpu;        /* ir_set_cpu */
   bool vary;       /* ir_set_sizes_vary */
+  bool kernels;    /* ir_set_kernels */
   const char *loc; /* ir_set_location; NULL: none */
   ir_block top;
   ir_block *at; /* where operations are appended */

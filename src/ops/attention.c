@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "ops/along.h"
+#include "ops/flash.h"
 
 typedef struct {
   val q, k, v; /* q: [B, K, H / K * S, D] */
@@ -78,11 +79,25 @@ static val scores(op_ctx *c, const heads *h, int bias_arg, int causal_arg, val s
   return s;
 }
 
+/* Whether kernels serve the call; their arguments. */
+static bool by_kernels(op_ctx *c, const heads *h, int bias_arg, int causal_arg, flash_shape *f) {
+  *f = (flash_shape){h->b, h->h, h->kh, h->s, h->t, h->k->dims[3], h->v->dims[3], INT_OR(causal_arg, 0) != 0};
+  return h->d == TPU_BF16 && !HAS(bias_arg) && op_for_tpu(c) && flash_fits(c, f);
+}
+
 /* (query, key, value, attn_bias, is_causal, scale, heads_inside) -> (output [B, H, S, E], or [B, S, H, E] with
  * heads_inside; logsumexp [B, H, S]) */
 OP(attention, "tpu::attention") {
   heads h;
+  flash_shape f;
   if (!read_heads(c, 0, &h)) return;
+  if (by_kernels(c, &h, 3, 4, &f)) {
+    val y, lse;
+    flash_forward(c, &f, per_head(c, h.q, &h), h.k, h.v, scale_of(c, 5, &h), &y, &lse);
+    RETN(0, in_memory(c, y, 6, 0));
+    RETN(1, lse);
+    return;
+  }
   val s = scores(c, &h, 3, 4, scale_of(c, 5, &h)), zero = t_scalar(c, h.m, 0), none = t_scalar(c, h.m, -INFINITY);
   if (ir_failed(G)) return;
   int last = 3;
@@ -100,13 +115,21 @@ OP(attention, "tpu::attention") {
  * -> gradients of query, key and value, each with dims 1 and 2 exchanged where its bit of heads_inside is set */
 OP(attention_backward, "tpu::attention_backward") {
   heads h;
+  flash_shape f;
   if (!read_heads(c, 1, &h)) return;
-  val g = t_cast(c, T(0), h.m), out = t_cast(c, T(5), h.m), lse = t_unsqueeze(c, t_cast(c, T(6), h.m), 3);
-  val scale = scale_of(c, 8, &h), s = scores(c, &h, 4, 7, scale), zero = t_scalar(c, h.m, 0);
+  val g = t_cast(c, T(0), h.m), out = t_cast(c, T(5), h.m), scale = scale_of(c, 8, &h);
+  val delta = t_sum(c, t_mul(c, g, out), (int[]){3}, 1, true);
+  if (by_kernels(c, &h, 4, 7, &f)) {
+    val r[3];
+    flash_backward(c, &f, t_cast(c, g, h.d), per_head(c, h.q, &h), h.k, h.v, T(6), delta, scale, &r[0], &r[1], &r[2]);
+    for (int i = 0; i < 3; i++) RETN(i, in_memory(c, t_cast(c, r[i], h.d), 9, i));
+    return;
+  }
+  val lse = t_unsqueeze(c, t_cast(c, T(6), h.m), 3), s = scores(c, &h, 4, 7, scale), zero = t_scalar(c, h.m, 0);
   if (ir_failed(G)) return;
   val blind = t_cmp(c, IR_EQ, lse, t_scalar(c, h.m, -INFINITY));
   val p = t_where(c, blind, zero, ir_unary(G, IR_EXP, t_sub(c, s, lse)));
-  val delta = t_sum(c, t_mul(c, g, out), (int[]){3}, 1, true), gd = t_cast(c, grouped(c, g, &h), h.d);
+  val gd = t_cast(c, grouped(c, g, &h), h.d);
   val dp = per_head(c, product(c, gd, h.v, 3, 3, h.m), &h);
   val ds = t_cast(c, grouped(c, t_mul(c, t_mul(c, p, t_sub(c, dp, delta)), scale), &h), h.d);
   val pd = t_cast(c, grouped(c, p, &h), h.d);
