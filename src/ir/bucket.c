@@ -72,36 +72,6 @@ bool bucket_same_attrs(const bucket_op *o) {
   return true;
 }
 
-/* The text behind "NAME = "; NULL if there is no such attribute. */
-static const char *attr_text(const char *attrs, const char *name) {
-  size_t n = strlen(name);
-  for (const char *p = attrs; (p = strstr(p, name)); p += n) {
-    bool starts = p == attrs || p[-1] == ' ' || p[-1] == '<';
-    if (starts && !strncmp(p + n, " = ", 3)) return p + n + 3;
-  }
-  return NULL;
-}
-
-/* The numbers of an attribute: [1, 2], array<i64: 1, 2>, dense<[[1, 2], [3, 4]]> : tensor<...>, 1 : i64. */
-static int numbers_in(const char *attrs, const char *name, int64_t *out) {
-  const char *p = attr_text(attrs, name);
-  int n = 0, depth = 0;
-  if (!p) return 0;
-  if (!strncmp(p, "array<i64", 9)) p += 9;
-  if (!strncmp(p, "dense<", 6)) p += 6;
-  for (; *p && *p != '>'; p++) {
-    if (*p == '[') depth++;
-    if (*p == ']' && !--depth) break;
-    if (*p == ':' && n) break;
-    if (*p != '-' && (*p < '0' || *p > '9')) continue;
-    if (n == 2 * IR_MAX_RANK) return n;
-    char *end;
-    out[n++] = strtoll(p, &end, 10);
-    p = end - 1;
-  }
-  return n;
-}
-
 int bucket_attr_linear(const bucket_op *o, const char *name, ir_linear *out) {
   const bucket *b = o->b;
   int64_t (*all)[2 * IR_MAX_RANK] = arena_alloc(&b->g->mem, (size_t)b->nrows * sizeof *all);
@@ -109,7 +79,7 @@ int bucket_attr_linear(const bucket_op *o, const char *name, ir_linear *out) {
   if (!all || !one) return -1;
   int n = 0;
   for (int r = 0; r < b->nrows; r++) {
-    int m = numbers_in(o->ops[r]->attrs, name, all[r]);
+    int m = attr_numbers(o->ops[r]->attrs, name, all[r]);
     if (r && m != n) return -1;
     n = m;
   }

@@ -1,5 +1,7 @@
 /* graph.c - graph, parameters, outputs, operations, regions. */
 #include "base/mem.h"
+#include <stdlib.h>
+
 #include "ir/node.h"
 
 ir_graph *ir_new(void) {
@@ -486,4 +488,34 @@ const char *node_dims_text(ir_graph *g, int ndim, const int64_t *dims) {
 
 const char *node_text(ir_graph *g, val v) {
   return arena_printf(&g->mem, "%s%s", tpu_dtype_name(v->dtype), node_dims_text(g, v->ndim, v->dims));
+}
+
+/* The text behind "NAME = "; NULL if there is no such attribute. */
+const char *attr_text(const char *attrs, const char *name) {
+  size_t n = strlen(name);
+  for (const char *p = attrs; (p = strstr(p, name)); p += n) {
+    bool starts = p == attrs || p[-1] == ' ' || p[-1] == '<';
+    if (starts && !strncmp(p + n, " = ", 3)) return p + n + 3;
+  }
+  return NULL;
+}
+
+/* The numbers of an attribute: [1, 2], array<i64: 1, 2>, dense<[[1, 2], [3, 4]]> : tensor<...>, 1 : i64. */
+int attr_numbers(const char *attrs, const char *name, int64_t *out) {
+  const char *p = attr_text(attrs, name);
+  int n = 0, depth = 0;
+  if (!p) return 0;
+  if (!strncmp(p, "array<i64", 9)) p += 9;
+  if (!strncmp(p, "dense<", 6)) p += 6;
+  for (; *p && *p != '>'; p++) {
+    if (*p == '[') depth++;
+    if (*p == ']' && !--depth) break;
+    if (*p == ':' && n) break;
+    if (*p != '-' && (*p < '0' || *p > '9')) continue;
+    if (n == 2 * IR_MAX_RANK) return n;
+    char *end;
+    out[n++] = strtoll(p, &end, 10);
+    p = end - 1;
+  }
+  return n;
 }

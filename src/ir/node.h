@@ -25,6 +25,7 @@ struct ir_op {
   const char *name;  /* "stablehlo.add" */
   const char *attrs; /* inside of {...}; "" if none */
   const char *loc;   /* MLIR location; NULL if none */
+  const int64_t *at; /* of a sharding constraint: the place (shard.c) */
   val *in;
   ir_value *out;
   ir_block **regions;
@@ -41,6 +42,7 @@ typedef struct {
   ir_value v;
   ir_block *block;
   const char *place; /* of a parameter: its sharding as attribute text (shard.c); NULL: none was given */
+  const int64_t *at; /* the same as numbers */
 } ir_arg;
 
 /* An operation whose regions are being built; they nest. */
@@ -135,6 +137,9 @@ void node_poison_all(ir_graph *g, val *out, int n);
 /* Attribute text: buf of the graph, then a copy in the arena. */
 buf *attr_begin(ir_graph *g);
 const char *attr_end(ir_graph *g);
+/* Reads attribute text again: what stands behind "name = " (NULL: nothing does), and its numbers: how many. */
+const char *attr_text(const char *attrs, const char *name);
+int attr_numbers(const char *attrs, const char *name, int64_t *out);
 void attr_i64s(buf *b, const char *name, const int64_t *v, int n); /* name = array<i64: 1, 2> */
 void attr_ints(buf *b, const char *name, const int *v, int n);
 void attr_bracket(buf *b, const char *name, const int *v, int n); /* name = [1, 2]; nothing for n = 0 */

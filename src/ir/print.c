@@ -94,7 +94,7 @@ static void indent(printer *p, int level) {
 
 static void put_ops(printer *p, ir_block *b, int level);
 
-static void put_region(printer *p, ir_block *r, int level) {
+static void put_region(printer *p, ir_block *r, const char *end, int level) {
   buf_bytes(p->b, "{\n", 2);
   if (r->nargs) {
     indent(p, level);
@@ -110,7 +110,7 @@ static void put_region(printer *p, ir_block *r, int level) {
   }
   put_ops(p, r, level + 1);
   indent(p, level + 1);
-  buf_str(p->b, "\"stablehlo.return\"(");
+  buf_printf(p->b, "\"%s\"(", end);
   put_values(p, r->results, r->nresults);
   buf_str(p->b, ") : (");
   put_types(p, r->results, r->nresults);
@@ -138,7 +138,7 @@ static void put_op(printer *p, ir_op *op, int level) {
     buf_bytes(p->b, " (", 2);
     for (int i = 0; i < op->nregions; i++) {
       if (i) buf_bytes(p->b, ", ", 2);
-      put_region(p, op->regions[i], level);
+      put_region(p, op->regions[i], strncmp(op->name, "sdy.", 4) ? "stablehlo.return" : "sdy.return", level);
     }
     buf_char(p->b, ')');
   }

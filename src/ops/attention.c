@@ -9,6 +9,7 @@
 
 typedef struct {
   val q, k, v; /* q: [B, K, H / K * S, D] */
+  val q4;      /* [B, H, S, D] */
   int64_t b, h, kh, s, t;
   tpu_dtype d, m; /* of the operands; to compute in */
 } heads;
@@ -25,7 +26,8 @@ static bool read_heads(op_ctx *c, int first, heads *h) {
     return false;
   }
   tpu_dtype d = (tpu_dtype)q->dtype;
-  *h = (heads){.k = t_cast(c, k, d),
+  *h = (heads){.q4 = q,
+               .k = t_cast(c, k, d),
                .v = t_cast(c, v, d),
                .b = q->dims[0],
                .h = q->dims[1],
@@ -81,8 +83,8 @@ static val scores(op_ctx *c, const heads *h, int bias_arg, int causal_arg, val s
 
 /* Whether kernels serve the call; their arguments. */
 static bool by_kernels(op_ctx *c, const heads *h, int bias_arg, int causal_arg, flash_shape *f) {
-  *f = (flash_shape){h->b, h->h, h->kh, h->s, h->t, h->k->dims[3], h->v->dims[3], INT_OR(causal_arg, 0) != 0};
-  return h->d == TPU_BF16 && !HAS(bias_arg) && op_for_tpu(c) && flash_fits(c, f);
+  *f = (flash_shape){h->b, h->h, h->kh, h->s, h->t, h->k->dims[3], h->v->dims[3], INT_OR(causal_arg, 0) != 0, NULL};
+  return h->d == TPU_BF16 && !HAS(bias_arg) && op_for_tpu(c) && flash_fits(c, f, h->q4, h->k, h->v);
 }
 
 /* (query, key, value, attn_bias, is_causal, scale, heads_inside) -> (output [B, H, S, E], or [B, S, H, E] with
@@ -93,7 +95,7 @@ OP(attention, "tpu::attention") {
   if (!read_heads(c, 0, &h)) return;
   if (by_kernels(c, &h, 3, 4, &f)) {
     val y, lse;
-    flash_forward(c, &f, per_head(c, h.q, &h), h.k, h.v, scale_of(c, 5, &h), &y, &lse);
+    flash_forward(c, &f, h.q4, h.k, h.v, scale_of(c, 5, &h), &y, &lse);
     RETN(0, in_memory(c, y, 6, 0));
     RETN(1, lse);
     return;
@@ -120,8 +122,8 @@ OP(attention_backward, "tpu::attention_backward") {
   val g = t_cast(c, T(0), h.m), out = t_cast(c, T(5), h.m), scale = scale_of(c, 8, &h);
   val delta = t_sum(c, t_mul(c, g, out), (int[]){3}, 1, true);
   if (by_kernels(c, &h, 4, 7, &f)) {
-    val r[3];
-    flash_backward(c, &f, t_cast(c, g, h.d), per_head(c, h.q, &h), h.k, h.v, T(6), delta, scale, &r[0], &r[1], &r[2]);
+    val r[3], rows = t_squeeze(c, delta, 3);
+    flash_backward(c, &f, t_cast(c, g, h.d), h.q4, h.k, h.v, T(6), rows, scale, &r[0], &r[1], &r[2]);
     for (int i = 0; i < 3; i++) RETN(i, in_memory(c, t_cast(c, r[i], h.d), 9, i));
     return;
   }

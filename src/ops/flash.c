@@ -30,10 +30,45 @@ static int64_t query_block(const flash_shape *f) { return block_of(f->s, f->caus
 static int64_t key_block(const flash_shape *f) { return f->causal ? query_block(f) : block_of(f->t, 1); }
 static int64_t group(const flash_shape *f) { return f->h / f->kh; }
 
-bool flash_fits(op_ctx *c, const flash_shape *f) {
+/* Divides a sharded program's attention by its batch and heads; false: something else is divided, or nothing is known. */
+static bool divide(op_ctx *c, flash_shape *f, val q, val k, val v) {
+  const int naxes = ir_mesh_axes(G);
+  int64_t *place = arena_alloc(ir_arena(G), (size_t)naxes * sizeof *place);
+  if (!place || !(ir_find_place(G, q, place) || ir_find_place(G, k, place) || ir_find_place(G, v, place))) return false;
+  int64_t parts[2] = {1, 1};
+  for (int a = 0; a < naxes; a++) {
+    const int64_t n = ir_axis_size(G, a);
+    if (n == 1) place[a] = -1;
+    else if (place[a] != 0 && place[a] != 1) return false;
+    else parts[place[a]] *= n;
+  }
+  if (f->b % parts[0] || f->kh % parts[1]) return false;
+  f->b /= parts[0];
+  f->h /= parts[1];
+  f->kh /= parts[1];
+  f->place = place;
+  return true;
+}
+
+bool flash_fits(op_ctx *c, flash_shape *f, val q, val k, val v) {
   return ir_kernels(G) && f->b && f->h && f->s * f->t >= WORTH_FROM && query_block(f) >= LANES &&
          key_block(f) >= LANES && f->d % 8 == 0 && f->e % 8 == 0 && f->d >= 32 && f->e >= 32 && f->d <= 256 &&
-         f->e <= 256 && (!f->causal || f->s == f->t);
+         f->e <= 256 && (!f->causal || f->s == f->t) && (!ir_mesh_axes(G) || divide(c, f, q, k, v));
+}
+
+/* In a sharded program kernels run on parts: `in` becomes them, all but the first, which every device has whole. */
+static void begin_parts(op_ctx *c, const flash_shape *f, val *in, int n) {
+  if (!f->place) return;
+  enum { MOST = 8 };
+  const int64_t *places[MOST];
+  int64_t *whole = arena_alloc(ir_arena(G), (size_t)ir_mesh_axes(G) * sizeof *whole);
+  for (int a = 0; whole && a < ir_mesh_axes(G); a++) whole[a] = -1;
+  for (int i = 0; i < n; i++) places[i] = i ? f->place : whole;
+  if (whole) ir_manual_begin(G, in, n, places, in);
+}
+static void end_parts(op_ctx *c, const flash_shape *f, val *out, int n) {
+  const int64_t *places[] = {f->place, f->place, f->place};
+  if (f->place) ir_manual_end(G, out, n, places, out);
 }
 
 /* ---- the grid --------------------------------------------------------------------------------------------------- */
@@ -165,10 +200,11 @@ static mval weights(kernel *k, mval s, mval row) {
   return mosaic_exp2(k->m, mosaic_binary(k->m, MOSAIC_SUB, s, mosaic_broadcast(k->m, row, 2, s.dims)));
 }
 
-/* Core memory: windows twice, scratch memory once, and some values as large as a block of scores. */
+/* Core memory that a kernel may use: windows twice, scratch memory, and what the compiler was seen to need besides (not two
+ * values as large as a block of scores), with room to spare. What it leaves is used for what runs before and after. */
 static int64_t core_memory(const flash_shape *f, int64_t resident) {
   int64_t qb = query_block(f), kb = key_block(f), width = f->d + f->e;
-  return 2 * (3 * qb * width * 4 + 3 * kb * width * 4 + resident) + 7 * qb * kb * 4 + (1 << 20);
+  return 2 * (2 * qb * width * 2 + 2 * kb * width * 4 + resident) + 3 * qb * kb * 4 + (2 << 20);
 }
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
@@ -212,9 +248,11 @@ static val scale_in_twos(op_ctx *c, val scale) {
 
 void flash_forward(op_ctx *c, const flash_shape *f, val q, val k, val v, val scale, val *out, val *lse) {
   const int64_t qb = query_block(f), kb = key_block(f);
+  val in[4] = {scale_in_twos(c, scale), q, k, v}, made[2];
+  *out = *lse = q;
+  begin_parts(c, f, in, 4);
   walk w = {f, false};
   mosaic *m = begin(c, "attention", &w);
-  *out = *lse = q;
   if (!m) return;
   forward_refs r;
   r.scale = mosaic_window(m, MOSAIC_SMEM, TPU_F32, 2, (const int64_t[]){1, 1}, at_scalar, &w);
@@ -230,13 +268,13 @@ void flash_forward(op_ctx *c, const flash_shape *f, val q, val k, val v, val sca
   forward_body(&body, &r);
   const double pairs = (double)f->b * (double)f->h * (double)f->s * (double)(f->causal ? f->s + qb : 2 * f->t) / 2;
   const mosaic_cost cost = {2 * pairs * (double)(f->d + f->e), pairs, core_memory(f, 0)};
-  const val in[4] = {scale_in_twos(c, scale), q, k, v};
   const int64_t od[4] = {f->b, f->h, f->s, f->e}, ld[4] = {f->b, f->h, 1, f->s};
-  val made[2];
   mosaic_end(m, &cost, in, 4, 2, (const tpu_dtype[]){TPU_BF16, TPU_F32}, (const int[]){4, 4},
              (const int64_t *const[]){od, ld}, made);
+  end_parts(c, f, made, 2);
+  if (ir_failed(G)) return;
   *out = made[0];
-  *lse = t_reshape(c, made[1], 3, (const int64_t[]){f->b, f->h, f->s});
+  *lse = t_squeeze(c, made[1], 2);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
@@ -314,15 +352,16 @@ static void backward_kernel(op_ctx *c, const flash_shape *f, const val *in, bool
 
 void flash_backward(op_ctx *c, const flash_shape *f, val g, val q, val k, val v, val lse, val delta, val scale, val *dq,
                     val *dk, val *dv) {
-  const int64_t row[4] = {f->b, f->h, 1, f->s};
-  val twos = t_mul(c, lse, t_scalar(c, TPU_F32, M_LOG2E));
-  const val in[7] = {scale_in_twos(c, scale), q, k, v, g, t_reshape(c, twos, 4, row), t_reshape(c, delta, 4, row)};
-  val out[3];
+  val twos = t_mul(c, lse, t_scalar(c, TPU_F32, M_LOG2E)), out[3];
+  val in[7] = {scale_in_twos(c, scale), q, k, v, g, t_unsqueeze(c, twos, 2), t_unsqueeze(c, delta, 2)};
+  *dq = *dk = *dv = q;
+  begin_parts(c, f, in, 7);
   if (group(f) * f->s * f->d * 4 <= RESIDENT_MAX) backward_kernel(c, f, in, true, true, out);
   else {
     backward_kernel(c, f, in, true, false, out);
     backward_kernel(c, f, in, false, true, out + 1);
   }
+  end_parts(c, f, out, 3);
   *dq = t_mul(c, out[0], scale);
   *dk = t_mul(c, out[1], scale);
   *dv = out[2];

@@ -1,5 +1,5 @@
 """Counts the products of a StableHLO program: 2 * multiply-adds of dot_general and convolution, as it was captured (what a
-compiler recomputes is no part of it). Bodies of loops count once."""
+compiler recomputes is no part of it), and what kernels say of themselves. Bodies of loops count once."""
 
 import re
 
@@ -9,6 +9,7 @@ _DOT = re.compile(
 _CONV = re.compile(
     r'"stablehlo\.convolution"\(.*?dimension_numbers = #stablehlo\.conv<([^>]*)->([^>]*)>.*?lhs_dilation = array<i64(?:: ([\d, ]*))?>.*? : \(tensor<([^>]*)>, tensor<([^>]*)>\) -> tensor<([^>]*)>'
 )
+_KERNEL = re.compile(r'"tpu_custom_call", .*?\\22flops\\22: (\d+).*? : \(([^)]*)\) -> ')
 _NAMES = {"bf16": "bfloat16", "f32": "float32", "f16": "float16", "f64": "float64", "i8": "int8", "ui8": "uint8",
           "f8E5M2": "float8_e5m2", "f8E4M3FN": "float8_e4m3fn"}  # fmt: skip
 
@@ -42,4 +43,7 @@ def count(text):
         outputs = [x.strip() for x in labels[1].split(",")].index("o") if labels else len(dims) - 1
         zeros = _product(int(d) for d in dilation.split(",") if d.strip())  # between the elements of the input
         add(dtype, 2 * _product(_type(result)[0]) * _product(dims) // max(dims[outputs], 1) // zeros)
+    for flops, operands in _KERNEL.findall(text):
+        types = [_type(t)[1] for t in re.findall(r"tensor<([^>]*)>", operands)]
+        add(max(set(types), key=types.count), int(flops))
     return out

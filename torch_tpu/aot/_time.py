@@ -3,7 +3,7 @@ is stated in docs/aot.md. It is an estimate of the device's work alone: the time
 
 from dataclasses import dataclass, field
 
-from torch_tpu.aot import _links
+from torch_tpu.aot import _kernels, _links
 
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id", "opt-barrier",
@@ -56,8 +56,8 @@ class Time:
 
 
 class _Model:
-    def __init__(self, module, chip, links):
-        self.module, self.chip, self.links = module, chip, links
+    def __init__(self, module, chip, links, topology):
+        self.module, self.chip, self.links, self.topology = module, chip, links, topology
         self.steps, self.notes, self.collectives = [], set(), []
         self.flying = {}  # id of the start of a transfer: seconds that are left of it
         self.queue = []  # collectives on the links, which take turns: [id, seconds left, Collective]
@@ -103,8 +103,20 @@ class _Model:
         if i.opcode == "custom-call":
             if i.target in _NO_WORK:
                 return 0.0
+            if i.target == "tpu_custom_call":
+                return self.kernel(i, known, count, moved)
             self.notes.add(f"custom call {i.target}: time from its bytes alone")
         return self.add(i, moved / self.chip.hbm_bandwidth, count, "roofline", moved)
+
+    def kernel(self, i, known, count, moved):
+        """A kernel: by the compiler's simulation, else by what it says of itself."""
+        operands = [known[o].shape for o in i.operands]
+        cycles = self.topology and _kernels.cycles(self.topology, i.config, operands, i.shape.leaves())
+        if cycles:
+            return self.add(i, max(cycles / self.chip.clock, moved / self.chip.hbm_bandwidth), count, "compiler", moved)
+        flops, _ = _kernels.operations(i.config)
+        self.notes.add(f"kernel {i.name}: time from its operations and bytes at the chip's peaks")
+        return self.add(i, max(flops / self.chip.peak("bfloat16"), moved / self.chip.hbm_bandwidth), count, "roofline", moved)
 
     def done(self, i, known, count, moved):
         """What is left of a transfer at its end; of a collective, also of those that are before it on the links."""
@@ -246,12 +258,13 @@ def _step(known, which, index):
     return None
 
 
-def estimate(module, chip, flops, dtype, least_bytes, links=None):
+def estimate(module, chip, flops, dtype, least_bytes, links=None, topology=None):
     """The Time of one run.
 
     flops: of the products in the program; dtype: of their operands; least_bytes: the inputs and outputs, which are read and
-    written at least once; links: those of the topology, of a sharded program."""
-    model = _Model(module, chip, links or _links.Links(chip, None, ()))
+    written at least once; links: those of the topology, of a sharded program; topology: its name, for which kernels are
+    simulated."""
+    model = _Model(module, chip, links or _links.Links(chip, None, ()), topology)
     seconds = model.computation(module.entry, 1)
     parts = {}
     for s in model.steps:
