@@ -274,19 +274,27 @@ def picture(table):
     return "\n".join([*out, "</svg>"])
 
 
+def model_flops(c, tokens, sequence):
+    """Operations of a training step, as torchtitan counts: 6 for each parameter but the embedding and token, and all of attention's
+    square, whether a causal mask lets a program leave half of it out or not."""
+    layer = c.width * (2 * c.heads + 2 * c.kv_heads) * c.head + 3 * c.width * c.hidden
+    return tokens * (6 * (c.layers * layer + c.vocabulary * c.width) + 12 * c.layers * c.heads * c.head * sequence)
+
+
 def qwen3(topology, model, layers, sequence, each, recompute):
     """Qwen3-8B: some layers are compiled, and the rest is taken to be like them. layers: two numbers, or 0 and one: a layer alone,
     and the model with so many."""
-    n = aot.topology(topology).device_count
+    n, peak = aot.topology(topology).device_count, aot.topology(topology).chip.peak("bfloat16")
     found = []
     for k in layers:
         layout = TensorParallel(n, model) if model > 1 else FullySharded(n)
         shape = replace(QWEN3_8B, layers=k or 1, recompute=recompute, vocabulary=QWEN3_8B.vocabulary if k else 0)
         p, seconds = compiled(shape, layout, topology, each * n // model, sequence)
         m, c = p.memory(), p.cost()
-        found.append((k, c.seconds, c.flops, m.total, c.collective_bytes, c.collective_seconds, c.parts.get("link", 0.0)))
+        flops = model_flops(shape, each * sequence / model, sequence)  # of one device
+        found.append((k, c.seconds, flops, m.total, c.collective_bytes, c.collective_seconds, c.parts.get("link", 0.0)))
         print(
-            f"{k or 'one'} layer{'s' if k else ' alone'}, compiled in {seconds:.0f} s: {m}\n  {c}\n  MFU {100 * p.mfu():.1f} %",
+            f"{k or 'one'} layer{'s' if k else ' alone'}, compiled in {seconds:.0f} s: {m}\n  {c}\n  MFU {100 * flops / peak / c.seconds:.1f} %",
             flush=True,
         )
         print("  what is in use on the links:")
@@ -304,7 +312,6 @@ def qwen3(topology, model, layers, sequence, each, recompute):
     else:  # what one layer takes, with its optimizer
         (k0, *a), more, how = found[-1], found[0][1:], f"{k1} and {QWEN3_8B.layers - k1} times one that was compiled alone"
     seconds, flops, memory, sent, links, waited = (x + (QWEN3_8B.layers - k0) * m for x, m in zip(a, more, strict=True))
-    peak = aot.topology(topology).chip.peak("bfloat16")
     print(
         f"{QWEN3_8B.layers} layers, {how}: step {seconds * 1e3:.1f} ms, {flops / 1e12:.1f} TFLOP, MFU "
         f"{100 * flops / peak / seconds:.1f} %, memory {memory / 1e9:.1f} GB, sent {sent / 1e9:.2f} GB, links {links * 1e3:.1f} ms, "

@@ -117,6 +117,36 @@ def test_plain_programs_serve_the_rest(change, why):
     assert "tpu_custom_call" not in text, why
 
 
+@pytest.mark.parametrize(
+    "places, parts",
+    [
+        ({"data": 0, "model": 2}, "tensor<2x2x1024x64xbf16>"),  # batch by 2, heads by 4
+        ({"data": 0}, None),  # the other axis: nothing says what it divides
+        ({"data": 1, "model": 2}, None),  # the sequence
+        (None, None),
+    ],
+)
+def test_sharded_programs(places, parts):
+    """Kernels run on the parts of batch and heads; where something else is divided, or nothing is known, the plain program serves."""
+    from torch.distributed.tensor import Shard
+    from torch_tpu import aot
+    from torch_tpu.aot import _mesh, _trace
+
+    def f(x):
+        x = aot.constrain(x, {k: Shard(d) for k, d in places.items()}) if places else x
+        y = x.view(4, 1024, 8, 64).transpose(1, 2)
+        return F.scaled_dot_product_attention(y * 2, y, y, is_causal=True)
+
+    x = torch.empty(4, 1024, 8 * 64, dtype=torch.bfloat16, device="meta")
+    mesh = _mesh.mesh_of({"data": 2, "model": 4})
+    text = _trace.capture(f, (x,), {}, (), "test", _mesh.Placing(mesh, {})).text
+    assert text.count("sdy.manual_computation") == text.count("tpu_custom_call") == (parts is not None)
+    if parts:
+        inside = text[text.index("sdy.manual_computation") :]
+        assert inside[: inside.index("sdy.return")].count(parts) >= 3
+        assert '<@mesh, [{"data"}, {"model"}, {}, {}]>' in inside
+
+
 def test_switch():
     run_python(
         """
