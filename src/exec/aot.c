@@ -147,7 +147,7 @@ tpu_err *tpu_aot_compile(tpu_topology *t, const char *text, size_t len, const ch
   tpu_aot *a = mem_calloc(sizeof *a);
   if (!a) return err_nomem();
   a->topology = t;
-  tpu_err *e = pjrt_topology_compile(t->t, text, len, options, options_len, &a->x);
+  tpu_err *e = program_refused(pjrt_topology_compile(t->t, text, len, options, options_len, &a->x), text);
   if (e) mem_free(a);
   else *out = a;
   return e;

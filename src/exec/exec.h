@@ -119,6 +119,8 @@ extern uint64_t program_hash_mask; /* for tests: the bits of a program's hash th
  * ex.program_lock only. Gives a reference. xla: lines of XLA's options (pjrt_compile) that become part of the text, or
  * NULL. */
 TPU_MUST tpu_err *program_get(ir_graph *g, const char *xla, const char *op_name, program **out);
+/* What the compiler said of a text, with what to do where the text holds a kernel that it may not know. */
+TPU_MUST tpu_err *program_refused(tpu_err *e, const char *text);
 TPU_MUST tpu_err *program_of_text(const buf *text, const char *op_name, program **out);
 /* The program of an executable that the plugin once serialized; found again when it was given before. */
 TPU_MUST tpu_err *program_of_executable(const char *bytes, size_t n, const char *op_name, program **out);

@@ -276,6 +276,14 @@ tpu_err *program_of_executable(const char *bytes, size_t n, const char *op_name,
   return keep(x, name, (hash128){0, 0}, NULL, NULL, out);
 }
 
+tpu_err *program_refused(tpu_err *e, const char *text) {
+  if (!e || tpu_err_get_kind(e) != TPU_ERR_RUNTIME || !strstr(text, "\"tpu_custom_call\"")) return e;
+  return err_wrap(
+      e,
+      "the program holds a kernel, which a compiler older or newer than the one of libtpu 0.0.52 may not take; "
+      "TORCH_TPU_KERNELS=0 makes programs without kernels");
+}
+
 tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
   hash128 name = name_of(text);
   *out = find(name, text);
@@ -288,7 +296,7 @@ tpu_err *program_of_text(const buf *text, const char *op_name, program **out) {
   bool found = x != NULL;
   int64_t start = clock_ns();
   tpu_err *e = found ? NULL : allowed(op_name);
-  if (!e && !found) e = pjrt_compile(ex.client, text->data, text->len, NULL, 0, &x);
+  if (!e && !found) e = program_refused(pjrt_compile(ex.client, text->data, text->len, NULL, 0, &x), text->data);
   int64_t took = clock_ns() - start;
   if (!e) explain_add(found ? TPU_EXPLAIN_LOAD : TPU_EXPLAIN_COMPILE, 0, 0, found ? looked : start, op_name);
   hash128 entry = ticket.key.len ? hash128_of(ticket.key.data, ticket.key.len) : (hash128){0, 0};

@@ -1,6 +1,6 @@
 /* graph.c - graph, parameters, outputs, operations, regions. */
-#include "base/mem.h"
 #include <stdlib.h>
+#include "base/mem.h"
 
 #include "ir/node.h"
 

@@ -84,11 +84,11 @@ void ir_place_param(ir_graph *g, val param, const int64_t *place);
 void ir_place_output(ir_graph *g, int i, const int64_t *place);
 val ir_constrain(ir_graph *g, val v, const int64_t *place); /* v, which is to be at this place */
 int64_t ir_axis_size(const ir_graph *g, int axis);
-/* Where v is likely to be: the place of the nearest value with one among those that it is made of. False: none was found;
- * the compiler may choose otherwise, so this is only for what is right anywhere. */
+/* Where v is likely to be: the place of the nearest value with one among those that it is made of. False: none was
+ * found; the compiler may choose otherwise, so this is only for what is right anywhere. */
 bool ir_find_place(ir_graph *g, val v, int64_t *place);
-/* What is built in between is one device's program on its parts: args, of the divided sizes. Results (at most 16) are parts
- * too; out are the whole ones. The compiler brings operands to their places. */
+/* What is built in between is one device's program on its parts: args, of the divided sizes. Results (at most 16) are
+ * parts too; out are the whole ones. The compiler brings operands to their places. */
 void ir_manual_begin(ir_graph *g, const val *in, int n, const int64_t *const *places, val *args);
 void ir_manual_end(ir_graph *g, const val *results, int n, const int64_t *const *places, val *out);
 

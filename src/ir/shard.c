@@ -149,8 +149,8 @@ static int before_transpose(const ir_op *op, int d) {
   return attr_numbers(op->attrs, "permutation", perm) > d ? (int)perm[d] : -1;
 }
 
-/* Goes from a value to what it is made of until it meets a place. track[k]: the dim of v at whose front dim k of the first
- * value is. */
+/* Goes from a value to what it is made of until it meets a place. track[k]: the dim of v at whose front dim k of the
+ * first value is. */
 static bool follow_up(ir_graph *g, val v, const int *track, follow *f) {
   const int64_t *at = v->op ? v->op->at : ((const ir_arg *)(const void *)v)->at;
   if (at) {

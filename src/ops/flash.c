@@ -30,7 +30,8 @@ static int64_t query_block(const flash_shape *f) { return block_of(f->s, f->caus
 static int64_t key_block(const flash_shape *f) { return f->causal ? query_block(f) : block_of(f->t, 1); }
 static int64_t group(const flash_shape *f) { return f->h / f->kh; }
 
-/* Divides a sharded program's attention by its batch and heads; false: something else is divided, or nothing is known. */
+/* Divides a sharded program's attention by its batch and heads; false: something else is divided, or nothing is known.
+ */
 static bool divide(op_ctx *c, flash_shape *f, val q, val k, val v) {
   const int naxes = ir_mesh_axes(G);
   int64_t *place = arena_alloc(ir_arena(G), (size_t)naxes * sizeof *place);
@@ -200,8 +201,9 @@ static mval weights(kernel *k, mval s, mval row) {
   return mosaic_exp2(k->m, mosaic_binary(k->m, MOSAIC_SUB, s, mosaic_broadcast(k->m, row, 2, s.dims)));
 }
 
-/* Core memory that a kernel may use: windows twice, scratch memory, and what the compiler was seen to need besides (not two
- * values as large as a block of scores), with room to spare. What it leaves is used for what runs before and after. */
+/* Core memory that a kernel may use: windows twice, scratch memory, and what the compiler was seen to need besides (not
+ * two values as large as a block of scores), with room to spare. What it leaves is used for what runs before and after.
+ */
 static int64_t core_memory(const flash_shape *f, int64_t resident) {
   int64_t qb = query_block(f), kb = key_block(f), width = f->d + f->e;
   return 2 * (2 * qb * width * 2 + 2 * kb * width * 4 + resident) + 3 * qb * kb * 4 + (2 << 20);

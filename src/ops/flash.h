@@ -6,11 +6,13 @@
 typedef struct {
   int64_t b, h, kh, s, t, d, e; /* query [b, h, s, d], key [b, kh, t, d], value [b, kh, t, e]; kh divides h */
   bool causal;                  /* s == t, and query i sees the keys up to i */
-  const int64_t *place; /* in a sharded program: where [b, h, ...] is on the mesh; b, h and kh are then those of a part */
+  const int64_t
+      *place; /* in a sharded program: where [b, h, ...] is on the mesh; b, h and kh are then those of a part */
 } flash_shape;
 
-/* Whether the kernels serve this shape of bfloat16 tensors without a bias: sizes in whole blocks, large enough to be worth it. In a
- * sharded program also: whether batch and heads are what it divides, as far as the graph tells; f is then a part's. */
+/* Whether the kernels serve this shape of bfloat16 tensors without a bias: sizes in whole blocks, large enough to be
+ * worth it. In a sharded program also: whether batch and heads are what it divides, as far as the graph tells; f is
+ * then a part's. */
 bool flash_fits(op_ctx *c, flash_shape *f, val q, val k, val v);
 
 /* output [b, h, s, e] bfloat16; logsumexp [b, h, s] float32. scale: a float32 scalar. */

@@ -1,4 +1,5 @@
-/* Kernels (mosaic.h), and programs of one device inside sharded ones: their text, what is refused, memory that runs out. */
+/* Kernels (mosaic.h), and programs of one device inside sharded ones: their text, what is refused, memory that runs
+ * out. */
 #include "ir/mosaic.h"
 
 #include "ir_t.h"
@@ -43,12 +44,16 @@ static char *text_of_program(void (*build)(ir_graph *)) {
 
 TEST(a_kernel_is_a_custom_call) {
   char *text = text_of_program(program);
-  CHECK(strstr(text, "call_target_name = \"tpu_custom_call\", backend_config = \"{\\22custom_call_config\\22: {\\22body\\22: "
-                     "\\22bW9kdWxlIGF0dHJpYnV0ZXMge3N0YWJsZV9tb3NhaWMudmVyc2lvbiA9IDExIDogaTY0fSB7C")); /* "module attributes" */
-  CHECK(strstr(text, "\\22cost_estimate\\22: {\\22flops\\22: 1, \\22transcendentals\\22: 2, \\22bytes_accessed\\22: 32768}}, "
-                     "\\22scoped_memory_configs\\22: [{\\22memory_space\\22: 1, \\22offset\\22: 0, \\22size\\22: 1048576}]}\", "
-                     "kernel_name = \"powers\", operand_layouts = [dense<[1, 0]> : tensor<2xindex>], "
-                     "result_layouts = [dense<[1, 0]> : tensor<2xindex>]} : (tensor<32x128xf32>) -> tensor<32x128xf32>"));
+  CHECK(strstr(
+      text,
+      "call_target_name = \"tpu_custom_call\", backend_config = \"{\\22custom_call_config\\22: {\\22body\\22: "
+      "\\22bW9kdWxlIGF0dHJpYnV0ZXMge3N0YWJsZV9tb3NhaWMudmVyc2lvbiA9IDExIDogaTY0fSB7C")); /* "module attributes" */
+  CHECK(
+      strstr(text,
+             "\\22cost_estimate\\22: {\\22flops\\22: 1, \\22transcendentals\\22: 2, \\22bytes_accessed\\22: 32768}}, "
+             "\\22scoped_memory_configs\\22: [{\\22memory_space\\22: 1, \\22offset\\22: 0, \\22size\\22: 1048576}]}\", "
+             "kernel_name = \"powers\", operand_layouts = [dense<[1, 0]> : tensor<2xindex>], "
+             "result_layouts = [dense<[1, 0]> : tensor<2xindex>]} : (tensor<32x128xf32>) -> tensor<32x128xf32>"));
   mem_free(text);
 }
 
@@ -67,10 +72,12 @@ static void sharded(ir_graph *g) {
 TEST(one_device_inside_a_sharded_program) {
   char *text = text_of_program(sharded);
   CHECK(strstr(text, "\"sdy.manual_computation\"(%arg0) ({\n    ^bb0(%1: tensor<32x128xf32>):"));
-  CHECK(strstr(text, "\"sdy.return\"(%2) : (tensor<32x128xf32>) -> ()\n    }) {in_shardings = "
-                     "#sdy.sharding_per_value<[<@mesh, [{\"data\"}, {\"model\"}]>]>, manual_axes = #sdy<manual_axes{\"data\", "
-                     "\"model\"}>, out_shardings = #sdy.sharding_per_value<[<@mesh, [{\"data\"}, {\"model\"}]>]>} : "
-                     "(tensor<64x512xf32>) -> tensor<64x512xf32>"));
+  CHECK(
+      strstr(text,
+             "\"sdy.return\"(%2) : (tensor<32x128xf32>) -> ()\n    }) {in_shardings = "
+             "#sdy.sharding_per_value<[<@mesh, [{\"data\"}, {\"model\"}]>]>, manual_axes = #sdy<manual_axes{\"data\", "
+             "\"model\"}>, out_shardings = #sdy.sharding_per_value<[<@mesh, [{\"data\"}, {\"model\"}]>]>} : "
+             "(tensor<64x512xf32>) -> tensor<64x512xf32>"));
   mem_free(text);
 }
 
@@ -95,18 +102,19 @@ TEST(places_are_found_through_what_moves_no_dims) {
   ir_free(g);
 }
 
-#define REFUSED(kind, words, ...)                  \
-  do {                                             \
-    ir_graph *g = ir_new();                        \
-    __VA_ARGS__;                                   \
-    CHECK_ERR(ir_take_error(g), kind, words);      \
-    ir_free(g);                                    \
+#define REFUSED(kind, words, ...)             \
+  do {                                        \
+    ir_graph *g = ir_new();                   \
+    __VA_ARGS__;                              \
+    CHECK_ERR(ir_take_error(g), kind, words); \
+    ir_free(g);                               \
   } while (0)
 
 static void misuse(ir_graph *g, int what) {
   val x = ir_param(g, TPU_F32, DIMS(32, 128)), out;
   mosaic *m = mosaic_begin(g, "k", 1, I64(4), 1);
-  mval in = mosaic_window(m, MOSAIC_VMEM, TPU_F32, 2, block, at_block, NULL), zero = mosaic_index(m, 0), at[2] = {zero, zero};
+  mval in = mosaic_window(m, MOSAIC_VMEM, TPU_F32, 2, block, at_block, NULL), zero = mosaic_index(m, 0),
+       at[2] = {zero, zero};
   mval v = mosaic_load(m, in, at, 2, block), one = mosaic_int(m, 1);
   if (what == 0) mosaic_binary(m, MOSAIC_ADD, v, one);
   if (what == 1) mosaic_binary(m, MOSAIC_MAX, one, one);
@@ -115,15 +123,21 @@ static void misuse(ir_graph *g, int what) {
   if (what == 4) mosaic_store(m, one, in, at);
   if (what == 5) mosaic_load(m, in, at, 0, NULL);
   if (what == 6) mosaic_broadcast(m, v, 5, I64(1, 1, 1, 8, 128));
-  mosaic_end(m, &(mosaic_cost){0}, &x, 1, 1, (const tpu_dtype[]){TPU_F32}, INTS(2), (const int64_t *const[]){x->dims}, &out);
+  mosaic_end(m, &(mosaic_cost){0}, &x, 1, 1, (const tpu_dtype[]){TPU_F32}, INTS(2), (const int64_t *const[]){x->dims},
+             &out);
 }
 
 TEST(misuse_is_an_error) {
-  static const char *const words[] = {"operands of one type", "operands of one type", "equal inner sizes",
-                                      "windows, then scratch memory, then operations", "a vector of the memory's rank",
-                                      "or a scalar of SMEM", "expected at most 4 dims, got 5"};
+  static const char *const words[] = {"operands of one type",
+                                      "operands of one type",
+                                      "equal inner sizes",
+                                      "windows, then scratch memory, then operations",
+                                      "a vector of the memory's rank",
+                                      "or a scalar of SMEM",
+                                      "expected at most 4 dims, got 5"};
   for (int i = 0; i < 7; i++) REFUSED(TPU_ERR_RUNTIME, words[i], misuse(g, i));
-  REFUSED(TPU_ERR_RUNTIME, "expected a grid of 1 to 5 dims, got 6", CHECK(!mosaic_begin(g, "k", 6, I64(1, 1, 1, 1, 1, 1), 1)));
+  REFUSED(TPU_ERR_RUNTIME, "expected a grid of 1 to 5 dims, got 6",
+          CHECK(!mosaic_begin(g, "k", 6, I64(1, 1, 1, 1, 1, 1), 1)));
   val x, y;
   REFUSED(TPU_ERR_RUNTIME, "without a mesh", x = ir_param(g, TPU_F32, DIMS(4));
           ir_manual_begin(g, &x, 1, (const int64_t *const[]){I64(0)}, &y);

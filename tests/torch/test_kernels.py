@@ -129,6 +129,7 @@ def test_plain_programs_serve_the_rest(change, why):
 def test_sharded_programs(places, parts):
     """Kernels run on the parts of batch and heads; where something else is divided, or nothing is known, the plain program serves."""
     from torch.distributed.tensor import Shard
+
     from torch_tpu import aot
     from torch_tpu.aot import _mesh, _trace
 

@@ -355,7 +355,13 @@ class Program:
             # Each dtype's products run at their own peak, one after the other.
             slowest = sum(n / chip.peak(d) for d, n in flops.items()) * chip.peak("bfloat16")
             self._times = _time.estimate(
-                self.module(), chip, slowest, "bfloat16", m.arguments + m.outputs - m.aliased, self._links(chip), self.topology.name
+                self.module(),
+                chip,
+                slowest,
+                "bfloat16",
+                m.arguments + m.outputs - m.aliased,
+                self._links(chip),
+                self.topology.name,
             )
         return self._times
 

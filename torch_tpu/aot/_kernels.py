@@ -17,7 +17,17 @@ import sys
 import tempfile
 
 _FLAG = "--xla_jf_dump_static_llo_profile_to="
-_DTYPES = {"s8": "i8", "s16": "i16", "s32": "i32", "s64": "i64", "u8": "ui8", "u16": "ui16", "u32": "ui32", "u64": "ui64", "pred": "i1"}
+_DTYPES = {
+    "s8": "i8",
+    "s16": "i16",
+    "s32": "i32",
+    "s64": "i64",
+    "u8": "ui8",
+    "u16": "ui16",
+    "u32": "ui32",
+    "u64": "ui64",
+    "pred": "i1",
+}
 _POINTS = 64  # of the grid, that are simulated; more where the dims that are not parallel have more
 _SECONDS = 300
 _MEMORY = 56 << 20, 100 << 20  # bytes for the kernel, when the profile's compile does not fit operands into the core beside fewer
@@ -44,7 +54,9 @@ def _cut(body):
 
 def _program(body, memory, operands, results):
     """A program of the kernel alone."""
-    config = {"custom_call_config": {"body": base64.b64encode(body).decode(), "serialization_format": 1, "needs_layout_passes": True}}
+    config = {
+        "custom_call_config": {"body": base64.b64encode(body).decode(), "serialization_format": 1, "needs_layout_passes": True}
+    }
     if memory:
         config["scoped_memory_configs"] = memory
     text = json.dumps(config).replace('"', "\\22")
