@@ -399,4 +399,5 @@ void mosaic_end(mosaic *m, const mosaic_cost *cost, const val *in, int nin, int 
   }
   buf_free(&kernel);
   ir_custom_call(g, "tpu_custom_call", attrs, in, nin, nout, dtypes, ndims, dims, out);
+  g->kernel = true;
 }

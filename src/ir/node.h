@@ -74,6 +74,7 @@ struct ir_graph {
   bool cpu;        /* ir_set_cpu */
   bool vary;       /* ir_set_sizes_vary */
   bool kernels;    /* ir_set_kernels */
+  bool kernel;     /* it holds one (mosaic.c) */
   const char *loc; /* ir_set_location; NULL: none */
   ir_block top;
   ir_block *at; /* where operations are appended */
@@ -133,6 +134,9 @@ void node_nest(ir_graph *g, const char *what, int n);
 int node_unnest(ir_graph *g, const char *what);
 int node_nested(const ir_graph *g, const char *what); /* n without ending */
 void node_poison_all(ir_graph *g, val *out, int n);
+
+/* In a program with kernels: a barrier between each product and the reshape that divides its last dim (apart.c). */
+void node_set_products_apart(ir_graph *g);
 
 /* Attribute text: buf of the graph, then a copy in the arena. */
 buf *attr_begin(ir_graph *g);

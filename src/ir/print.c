@@ -217,6 +217,10 @@ tpu_err *ir_print(ir_graph *g, buf *out) {
     return e ? e : err_new(TPU_ERR_RUNTIME, "this graph had an error, which was taken before; it cannot be printed");
   }
   if (g->open) return err_new(TPU_ERR_RUNTIME, "a graph with an open region (%s) cannot be printed", g->open->what);
+  if (g->kernel) {
+    node_set_products_apart(g);
+    if (ir_failed(g)) return ir_take_error(g);
+  }
   g->epoch++;
   g->top.print_first = g->top.print_last = NULL;
   for (int i = 0; i < g->noutputs; i++) reach(g, g->outputs[i].v);

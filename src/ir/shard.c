@@ -125,7 +125,7 @@ val ir_constrain(ir_graph *g, val v, const int64_t *place) {
 
 /* ---- where a value is likely to be ------------------------------------------------------------------------------ */
 
-enum { FOLLOW_MAX = 256 }; /* operations on the way */
+enum { FOLLOW_MAX = 4096 }; /* operations on the way */
 
 typedef struct {
   int64_t *place;
@@ -149,18 +149,49 @@ static int before_transpose(const ir_op *op, int d) {
   return attr_numbers(op->attrs, "permutation", perm) > d ? (int)perm[d] : -1;
 }
 
+static bool follow_up(ir_graph *g, val v, const int *track, follow *f);
+
+/* A product's operands: what the left one does not divide, the right one may. */
+static bool follow_product(ir_graph *g, val v, const int *track, follow *f) {
+  static const char *const batching[2] = {"lhs_batching_dimensions", "rhs_batching_dimensions"};
+  static const char *const contracting[2] = {"lhs_contracting_dimensions", "rhs_contracting_dimensions"};
+  bool found = false;
+  int before = 0; /* dims of the result that are the left operand's own, after the batching ones */
+  for (int side = 0; side < 2; side++) {
+    int64_t batch[2 * IR_MAX_RANK], sum[2 * IR_MAX_RANK];
+    const int nb = attr_numbers(v->op->attrs, batching[side], batch),
+              ns = attr_numbers(v->op->attrs, contracting[side], sum);
+    int from[2 * IR_MAX_RANK], n = 0, next[IR_MAX_RANK]; /* from[d]: the operand's dim that is dim d of the result */
+    for (int d = 0; d < v->ndim; d++) from[d] = -1;
+    for (; n < nb; n++) from[n] = (int)batch[n];
+    n += before;
+    const val in = v->op->in[side];
+    for (int d = 0; d < in->ndim; d++) {
+      bool own = true;
+      for (int i = 0; i < nb; i++) own = own && batch[i] != d;
+      for (int i = 0; i < ns; i++) own = own && sum[i] != d;
+      if (own && n < v->ndim) from[n++] = d;
+    }
+    before = n - nb;
+    for (int k = 0; k < f->ndim; k++) next[k] = track[k] >= 0 ? from[track[k]] : -1;
+    found |= follow_up(g, in, next, f);
+  }
+  return found;
+}
+
 /* Goes from a value to what it is made of until it meets a place. track[k]: the dim of v at whose front dim k of the
  * first value is. */
 static bool follow_up(ir_graph *g, val v, const int *track, follow *f) {
   const int64_t *at = v->op ? v->op->at : ((const ir_arg *)(const void *)v)->at;
   if (at) {
     for (int a = 0; a < g->naxes; a++)
-      for (int k = 0; k < f->ndim; k++)
+      for (int k = 0; k < f->ndim && f->place[a] < 0; k++)
         if (track[k] >= 0 && at[a] == track[k]) f->place[a] = k;
     return true;
   }
   if (!v->op || f->steps++ >= FOLLOW_MAX) return false;
   const char *name = v->op->name;
+  if (!strcmp(name, "stablehlo.dot_general")) return follow_product(g, v, track, f);
   int next[IR_MAX_RANK];
   for (int i = 0; i < v->op->nin; i++) {
     val in = v->op->in[i];
@@ -170,7 +201,7 @@ static bool follow_up(ir_graph *g, val v, const int *track, follow *f) {
       if (d < 0) next[k] = -1;
       else if (!strcmp(name, "stablehlo.reshape")) next[k] = before_reshape(in, v, d);
       else if (!strcmp(name, "stablehlo.transpose")) next[k] = before_transpose(v->op, d);
-      else if (in->ndim == v->ndim && !v->op->nregions && strncmp(name, "stablehlo.dot", 13) != 0) next[k] = d;
+      else if (in->ndim == v->ndim && !v->op->nregions) next[k] = d;
       else follows = false; /* not an operation that leaves dims where they are */
       if (follows && next[k] >= 0 && in->dims[next[k]] != v->dims[d] && in->ndim == v->ndim &&
           strcmp(name, "stablehlo.reshape") != 0 && strcmp(name, "stablehlo.transpose") != 0)
@@ -248,6 +279,9 @@ void ir_manual_end(ir_graph *g, const val *results, int n, const int64_t *const 
       put_places(g, b, "out_shardings", whole, n, places);
       if (node_ok(g)) full->attrs = attr_end(g);
       full->regions[0] = op->regions[0];
+      bool alike = true;
+      for (int i = 1; i < n; i++) alike = alike && places[i] == places[0];
+      if (alike && n) full->at = kept(g, places[0]);
       g->open->op = full;
       node_close(g);
       if (node_ok(g)) {

@@ -10,7 +10,11 @@
  *
  * Backward: one kernel goes through the key blocks and, inside, the query blocks. Gradients of keys and values gather
  * in their windows; those of the queries of a head in a window as large as all of them. Where that is too large, one
- * kernel makes the gradients of keys and values, another those of queries, and each makes the scores. */
+ * kernel makes the gradients of keys and values, another those of queries, and each makes the scores.
+ *
+ * Heads as wide as the core's lanes are read and written where models have them, [b, s, h * d]: a head is a column of
+ * blocks, and nothing is transposed before or after. Narrower heads are no whole blocks of that: they lie [b, h, s, d].
+ */
 #include "ops/flash.h"
 
 #include <float.h>
@@ -29,6 +33,25 @@ static int64_t block_of(int64_t size, int64_t divisor) {
 static int64_t query_block(const flash_shape *f) { return block_of(f->s, f->causal ? 2 : 1); }
 static int64_t key_block(const flash_shape *f) { return f->causal ? query_block(f) : block_of(f->t, 1); }
 static int64_t group(const flash_shape *f) { return f->h / f->kh; }
+
+/* Whether what has heads is [b, s, h * d] for the kernels, and not [b, h, s, d]. */
+static bool by_token(const flash_shape *f) { return f->d % LANES == 0 && f->e % LANES == 0; }
+/* The shape of n tokens of some heads, each so wide; a block is that of one head. Gives the rank. */
+static int laid(const flash_shape *f, int64_t b, int64_t heads, int64_t n, int64_t width, int64_t *dims) {
+  if (by_token(f)) dims[0] = b, dims[1] = n, dims[2] = heads * width;
+  else dims[0] = b, dims[1] = heads, dims[2] = n, dims[3] = width;
+  return by_token(f) ? 3 : 4;
+}
+/* [b, h, s, n] as the kernels take it, and back. */
+static val to_kernel(op_ctx *c, const flash_shape *f, val x) {
+  if (ir_failed(G) || !by_token(f)) return x;
+  return t_reshape(c, t_transpose(c, x, 1, 2), 3, (const int64_t[]){x->dims[0], x->dims[2], x->dims[1] * x->dims[3]});
+}
+static val from_kernel(op_ctx *c, val x, int64_t heads) {
+  if (ir_failed(G) || x->ndim == 4) return x;
+  const int64_t dims[4] = {x->dims[0], x->dims[1], heads, x->dims[2] / heads};
+  return t_transpose(c, t_reshape(c, x, 4, dims), 1, 2);
+}
 
 /* Divides a sharded program's attention by its batch and heads; false: something else is divided, or nothing is known.
  */
@@ -111,20 +134,22 @@ static void at_scalar(mosaic *m, const mval *grid, const void *ctx, mval *out) {
   (void)grid, (void)ctx;
   out[0] = out[1] = mosaic_int(m, 0);
 }
-static void at_queries(mosaic *m, const mval *grid, const void *ctx, mval *out) { /* [b, h, s, n] */
-  mval j;
-  out[0] = grid[0];
-  out[1] = query_head(m, ctx);
-  blocks(m, ctx, &out[2], &j);
-  out[3] = mosaic_int(m, 0);
+/* A block of a head's tokens, in what is laid out by `laid`. */
+static void at_block(mosaic *m, const walk *w, mval b, mval head, mval block, mval *out) {
+  out[0] = b;
+  if (by_token(w->f)) out[1] = block, out[2] = head;
+  else out[1] = head, out[2] = block, out[3] = mosaic_int(m, 0);
 }
-static void at_keys(mosaic *m, const mval *grid, const void *ctx, mval *out) { /* [b, kh, t, n] */
+static void at_queries(mosaic *m, const mval *grid, const void *ctx, mval *out) {
+  mval i, j, head = query_head(m, ctx);
+  blocks(m, ctx, &i, &j);
+  at_block(m, ctx, grid[0], head, i, out);
+}
+static void at_keys(mosaic *m, const mval *grid, const void *ctx, mval *out) {
   const walk *w = ctx;
-  mval i;
-  out[0] = grid[0];
-  out[1] = w->keys ? grid[1] : mosaic_binary(m, MOSAIC_DIV, grid[1], mosaic_int(m, group(w->f)));
-  blocks(m, w, &i, &out[2]);
-  out[3] = mosaic_int(m, 0);
+  mval i, j, head = w->keys ? grid[1] : mosaic_binary(m, MOSAIC_DIV, grid[1], mosaic_int(m, group(w->f)));
+  blocks(m, w, &i, &j);
+  at_block(m, w, grid[0], head, j, out);
 }
 static void at_row(mosaic *m, const mval *grid, const void *ctx, mval *out) { /* [b, h, 1, s] */
   mval j;
@@ -139,6 +164,13 @@ static void at_group(mosaic *m, const mval *grid, const void *ctx,
   out[0] = grid[0];
   out[1] = grid[1];
   out[2] = out[3] = mosaic_int(m, 0);
+}
+
+/* A window of n tokens of a head. */
+static mval window(mosaic *m, const walk *w, tpu_dtype d, int64_t n, int64_t width, mosaic_at at) {
+  int64_t dims[4];
+  const int rank = laid(w->f, 1, 1, n, width, dims);
+  return mosaic_window(m, MOSAIC_VMEM, d, rank, dims, at, w);
 }
 
 static mosaic *begin(op_ctx *c, const char *name, const walk *w) {
@@ -167,21 +199,38 @@ static kernel start(mosaic *m, const walk *w) {
   return k;
 }
 
-/* A block [1, 1, n, width] as a matrix, and one taken from scratch memory. */
+/* Dims [1, ..., n, width] of a block in memory. */
+static const int64_t *block_dims(mval ref, int64_t n, int64_t width, int64_t *dims) {
+  for (int i = 0; i < ref.ndim; i++) dims[i] = 1;
+  dims[ref.ndim - 2] = n;
+  dims[ref.ndim - 1] = width;
+  return dims;
+}
+
+/* A block as a matrix [n, width], and one taken from scratch memory. */
 static mval matrix(kernel *k, mval ref, int64_t n, int64_t width) {
-  mval x = mosaic_load(k->m, ref, k->at, 4, (const int64_t[]){1, 1, n, width});
+  int64_t dims[MOSAIC_RANK];
+  mval x = mosaic_load(k->m, ref, k->at, ref.ndim, block_dims(ref, n, width, dims));
   return mosaic_reshape(k->m, x, 2, (const int64_t[]){n, width});
 }
 static mval kept(kernel *k, mval ref) { return mosaic_load(k->m, ref, k->at, 2, ref.dims); }
 
-static void fill(kernel *k, mval ref, const mval *at, const int64_t *dims, double v) {
+/* Sets the block of n rows at `at`. */
+static void fill(kernel *k, mval ref, const mval *at, int64_t n, double v) {
+  int64_t dims[MOSAIC_RANK];
+  block_dims(ref, n, ref.dims[ref.ndim - 1], dims);
   mosaic_store(k->m, mosaic_broadcast(k->m, mosaic_float(k->m, v), ref.ndim, dims), ref, at);
 }
-/* Adds a matrix to a block [1, 1, n, width] of float32. */
+/* Writes a matrix as a block; adds one to a block of float32. */
+static void write(kernel *k, mval ref, const mval *at, mval x) {
+  int64_t dims[MOSAIC_RANK];
+  mosaic_store(k->m, mosaic_reshape(k->m, x, ref.ndim, block_dims(ref, x.dims[0], x.dims[1], dims)), ref, at);
+}
 static void add_to(kernel *k, mval ref, const mval *at, mval x) {
-  const int64_t dims[4] = {1, 1, x.dims[0], x.dims[1]};
-  mval old = mosaic_load(k->m, ref, at, 4, dims);
-  mosaic_store(k->m, mosaic_binary(k->m, MOSAIC_ADD, old, mosaic_reshape(k->m, x, 4, dims)), ref, at);
+  int64_t dims[MOSAIC_RANK];
+  block_dims(ref, x.dims[0], x.dims[1], dims);
+  mval old = mosaic_load(k->m, ref, at, ref.ndim, dims);
+  mosaic_store(k->m, mosaic_binary(k->m, MOSAIC_ADD, old, mosaic_reshape(k->m, x, ref.ndim, dims)), ref, at);
 }
 
 /* Scores times log2(e), [keys, queries]; what causality hides at -inf. */
@@ -219,9 +268,9 @@ static void forward_body(kernel *k, const forward_refs *r) {
   mosaic *m = k->m;
   const int64_t e = k->f->e, qb = k->qb, kb = k->kb;
   mosaic_if(m, mosaic_compare(m, IR_EQ, k->j, mosaic_int(m, 0)));
-  fill(k, r->top, k->at, r->top.dims, -FLT_MAX); /* finite: scores of -inf have the weight 0 */
-  fill(k, r->sum, k->at, r->sum.dims, 0);
-  fill(k, r->acc, k->at, r->acc.dims, 0);
+  fill(k, r->top, k->at, 1, -FLT_MAX); /* finite: scores of -inf have the weight 0 */
+  fill(k, r->sum, k->at, 1, 0);
+  fill(k, r->acc, k->at, e, 0);
   mosaic_endif(m);
   mval s = scores_of(k, r->scale, matrix(k, r->q, qb, k->f->d), matrix(k, r->k, kb, k->f->d));
   mval old = kept(k, r->top), top = mosaic_binary(m, MOSAIC_MAX, old, mosaic_reduce(m, MOSAIC_MAX, s, -INFINITY));
@@ -235,11 +284,10 @@ static void forward_body(kernel *k, const forward_refs *r) {
   mosaic_if(m, mosaic_compare(m, IR_EQ, k->j, k->f->causal ? k->i : mosaic_int(m, k->f->t / kb - 1)));
   mval total = kept(k, r->sum), whole = kept(k, r->acc);
   mval y = mosaic_binary(m, MOSAIC_DIV, whole, mosaic_broadcast(m, total, 2, whole.dims));
-  y = mosaic_bf16(m, mosaic_transpose(m, y));
-  mosaic_store(m, mosaic_reshape(m, y, 4, (const int64_t[]){1, 1, qb, e}), r->out, k->at);
+  write(k, r->out, k->at, mosaic_bf16(m, mosaic_transpose(m, y)));
   mval lse = mosaic_binary(m, MOSAIC_ADD, kept(k, r->top), mosaic_log2(m, total));
   lse = mosaic_binary(m, MOSAIC_MUL, lse, mosaic_broadcast(m, mosaic_float(m, 1 / M_LOG2E), 2, lse.dims));
-  mosaic_store(m, mosaic_reshape(m, lse, 4, (const int64_t[]){1, 1, 1, qb}), r->lse, k->at);
+  write(k, r->lse, k->at, lse);
   mosaic_endif(m);
 }
 
@@ -253,15 +301,16 @@ void flash_forward(op_ctx *c, const flash_shape *f, val q, val k, val v, val sca
   val in[4] = {scale_in_twos(c, scale), q, k, v}, made[2];
   *out = *lse = q;
   begin_parts(c, f, in, 4);
+  for (int i = 1; i < 4; i++) in[i] = to_kernel(c, f, in[i]);
   walk w = {f, false};
   mosaic *m = begin(c, "attention", &w);
   if (!m) return;
   forward_refs r;
   r.scale = mosaic_window(m, MOSAIC_SMEM, TPU_F32, 2, (const int64_t[]){1, 1}, at_scalar, &w);
-  r.q = mosaic_window(m, MOSAIC_VMEM, TPU_BF16, 4, (const int64_t[]){1, 1, qb, f->d}, at_queries, &w);
-  r.k = mosaic_window(m, MOSAIC_VMEM, TPU_BF16, 4, (const int64_t[]){1, 1, kb, f->d}, at_keys, &w);
-  r.v = mosaic_window(m, MOSAIC_VMEM, TPU_BF16, 4, (const int64_t[]){1, 1, kb, f->e}, at_keys, &w);
-  r.out = mosaic_window(m, MOSAIC_VMEM, TPU_BF16, 4, (const int64_t[]){1, 1, qb, f->e}, at_queries, &w);
+  r.q = window(m, &w, TPU_BF16, qb, f->d, at_queries);
+  r.k = window(m, &w, TPU_BF16, kb, f->d, at_keys);
+  r.v = window(m, &w, TPU_BF16, kb, f->e, at_keys);
+  r.out = window(m, &w, TPU_BF16, qb, f->e, at_queries);
   r.lse = mosaic_window(m, MOSAIC_VMEM, TPU_F32, 4, (const int64_t[]){1, 1, 1, qb}, at_row, &w);
   r.top = mosaic_scratch(m, TPU_F32, 2, (const int64_t[]){1, qb});
   r.sum = mosaic_scratch(m, TPU_F32, 2, (const int64_t[]){1, qb});
@@ -270,9 +319,11 @@ void flash_forward(op_ctx *c, const flash_shape *f, val q, val k, val v, val sca
   forward_body(&body, &r);
   const double pairs = (double)f->b * (double)f->h * (double)f->s * (double)(f->causal ? f->s + qb : 2 * f->t) / 2;
   const mosaic_cost cost = {2 * pairs * (double)(f->d + f->e), pairs, core_memory(f, 0)};
-  const int64_t od[4] = {f->b, f->h, f->s, f->e}, ld[4] = {f->b, f->h, 1, f->s};
-  mosaic_end(m, &cost, in, 4, 2, (const tpu_dtype[]){TPU_BF16, TPU_F32}, (const int[]){4, 4},
+  int64_t od[4], ld[4] = {f->b, f->h, 1, f->s};
+  const int on = laid(f, f->b, f->h, f->s, f->e, od);
+  mosaic_end(m, &cost, in, 4, 2, (const tpu_dtype[]){TPU_BF16, TPU_F32}, (const int[]){on, 4},
              (const int64_t *const[]){od, ld}, made);
+  made[0] = from_kernel(c, made[0], f->h);
   end_parts(c, f, made, 2);
   if (ir_failed(G)) return;
   *out = made[0];
@@ -297,14 +348,14 @@ static void backward_body(kernel *k, const backward_refs *r, bool queries, bool 
   }
   if (queries) { /* key block 0 is the first that a query block meets */
     mosaic_if(m, mosaic_compare(m, IR_EQ, k->j, mosaic_int(m, 0)));
-    fill(k, r->dq, at, (const int64_t[]){1, 1, qb, d}, 0);
+    fill(k, r->dq, at, qb, 0);
     mosaic_endif(m);
   }
   if (keys) {
     mval first = mosaic_compare(m, IR_EQ, k->i, k->f->causal ? k->j : mosaic_int(m, 0));
     mosaic_if(m, mosaic_binary(m, MOSAIC_AND, first, mosaic_compare(m, IR_EQ, point[4], mosaic_int(m, 0))));
-    fill(k, r->dk, k->at, (const int64_t[]){1, 1, kb, d}, 0);
-    fill(k, r->dv, k->at, (const int64_t[]){1, 1, kb, e}, 0);
+    fill(k, r->dk, k->at, kb, 0);
+    fill(k, r->dv, k->at, kb, 0);
     mosaic_endif(m);
   }
   mval q = matrix(k, r->q, qb, d), key = matrix(k, r->k, kb, d), v = matrix(k, r->v, kb, e), g = matrix(k, r->g, qb, e);
@@ -325,31 +376,34 @@ static void backward_kernel(op_ctx *c, const flash_shape *f, const val *in, bool
       begin(c, keys ? queries ? "attention_backward" : "attention_backward_keys" : "attention_backward_queries", &w);
   for (int i = 0; i < queries + 2 * keys; i++) out[i] = in[0];
   if (!m) return;
-  const int64_t qd[4] = {1, 1, qb, f->d}, kd[4] = {1, 1, kb, f->d}, vd[4] = {1, 1, kb, f->e}, gd[4] = {1, 1, qb, f->e};
   const int64_t rd[4] = {1, 1, 1, qb}, all[4] = {1, n, f->s, f->d};
   backward_refs r = {.resident = queries && keys};
   r.scale = mosaic_window(m, MOSAIC_SMEM, TPU_F32, 2, (const int64_t[]){1, 1}, at_scalar, &w);
-  r.q = mosaic_window(m, MOSAIC_VMEM, TPU_BF16, 4, qd, at_queries, &w);
-  r.k = mosaic_window(m, MOSAIC_VMEM, TPU_BF16, 4, kd, at_keys, &w);
-  r.v = mosaic_window(m, MOSAIC_VMEM, TPU_BF16, 4, vd, at_keys, &w);
-  r.g = mosaic_window(m, MOSAIC_VMEM, TPU_BF16, 4, gd, at_queries, &w);
+  r.q = window(m, &w, TPU_BF16, qb, f->d, at_queries);
+  r.k = window(m, &w, TPU_BF16, kb, f->d, at_keys);
+  r.v = window(m, &w, TPU_BF16, kb, f->e, at_keys);
+  r.g = window(m, &w, TPU_BF16, qb, f->e, at_queries);
   r.lse = mosaic_window(m, MOSAIC_VMEM, TPU_F32, 4, rd, at_row, &w);
   r.delta = mosaic_window(m, MOSAIC_VMEM, TPU_F32, 4, rd, at_row, &w);
   if (r.resident) r.dq = mosaic_window(m, MOSAIC_VMEM, TPU_F32, 4, all, at_group, &w);
-  else if (queries) r.dq = mosaic_window(m, MOSAIC_VMEM, TPU_F32, 4, qd, at_queries, &w);
+  else if (queries) r.dq = window(m, &w, TPU_F32, qb, f->d, at_queries);
   if (keys) {
-    r.dk = mosaic_window(m, MOSAIC_VMEM, TPU_F32, 4, kd, at_keys, &w);
-    r.dv = mosaic_window(m, MOSAIC_VMEM, TPU_F32, 4, vd, at_keys, &w);
+    r.dk = window(m, &w, TPU_F32, kb, f->d, at_keys);
+    r.dv = window(m, &w, TPU_F32, kb, f->e, at_keys);
   }
   kernel body = start(m, &w);
   backward_body(&body, &r, queries, keys);
   const double pairs = (double)f->b * (double)f->h * (double)f->s * (double)(f->causal ? f->s + qb : 2 * f->t) / 2;
   const double widths = (double)(f->d + f->e + (keys ? f->d + f->e : 0) + (queries ? f->d : 0));
   const mosaic_cost cost = {2 * pairs * widths, pairs, core_memory(f, r.resident ? n * f->s * f->d * 4 : 0)};
-  const int64_t dq[4] = {f->b, f->h, f->s, f->d}, dk[4] = {f->b, f->kh, f->t, f->d}, dv[4] = {f->b, f->kh, f->t, f->e};
+  int64_t dq[4] = {f->b, f->h, f->s, f->d}, dk[4], dv[4];
   const int64_t *dims[3] = {dq, dk, dv};
-  mosaic_end(m, &cost, in, 7, queries + 2 * keys, (const tpu_dtype[]){TPU_F32, TPU_F32, TPU_F32},
-             (const int[]){4, 4, 4}, dims + !queries, out);
+  const int ranks[3] = {r.resident ? 4 : laid(f, f->b, f->h, f->s, f->d, dq), laid(f, f->b, f->kh, f->t, f->d, dk),
+                        laid(f, f->b, f->kh, f->t, f->e, dv)};
+  mosaic_end(m, &cost, in, 7, queries + 2 * keys, (const tpu_dtype[]){TPU_F32, TPU_F32, TPU_F32}, ranks + !queries,
+             dims + !queries, out);
+  const int64_t heads[3] = {f->h, f->kh, f->kh};
+  for (int i = 0; i < queries + 2 * keys; i++) out[i] = from_kernel(c, out[i], heads[i + !queries]);
 }
 
 void flash_backward(op_ctx *c, const flash_shape *f, val g, val q, val k, val v, val lse, val delta, val scale, val *dq,
@@ -358,6 +412,7 @@ void flash_backward(op_ctx *c, const flash_shape *f, val g, val q, val k, val v,
   val in[7] = {scale_in_twos(c, scale), q, k, v, g, t_unsqueeze(c, twos, 2), t_unsqueeze(c, delta, 2)};
   *dq = *dk = *dv = q;
   begin_parts(c, f, in, 7);
+  for (int i = 1; i < 5; i++) in[i] = to_kernel(c, f, in[i]);
   if (group(f) * f->s * f->d * 4 <= RESIDENT_MAX) backward_kernel(c, f, in, true, true, out);
   else {
     backward_kernel(c, f, in, true, false, out);

@@ -97,9 +97,52 @@ TEST(places_are_found_through_what_moves_no_dims) {
   CHECK(ir_find_place(g, half, place) && place[0] == 0 && place[1] == -1);
   CHECK(ir_find_place(g, ir_reshape(g, s, DIMS(4, 512)), place) && place[0] == 0 && place[1] == -1);
   CHECK(ir_find_place(g, w, place) && place[0] == 0 && place[1] == -1);
-  int contract = 2, batch[2] = {0, 1};
-  CHECK(!ir_find_place(g, ir_dot(g, x, w, 2, batch, batch, 1, &contract, &contract, TPU_F32, 0), place));
   ir_free(g);
+}
+
+/* A product: what the left operand divides, and of the other axes what the right one does. */
+TEST(places_are_found_through_products) {
+  ir_graph *g = ir_new();
+  ir_set_mesh(g, 2, names, I64(2, 4));
+  val x = ir_constrain(g, ir_param(g, TPU_F32, DIMS(4, 16, 32)), I64(0, -1));
+  val w = ir_param(g, TPU_F32, DIMS(64, 32)), u = ir_param(g, TPU_F32, DIMS(4, 32, 8));
+  ir_place_param(g, w, I64(0, 0));
+  ir_place_param(g, u, I64(0, 2));
+  int64_t place[2];
+  int two = 2, one = 1, zero = 0;
+  val y = ir_dot(g, x, w, 0, NULL, NULL, 1, &two, &one, TPU_F32, 0); /* [4, 16, 64] */
+  CHECK(ir_find_place(g, y, place) && place[0] == 0 && place[1] == 2);
+  val z = ir_dot(g, x, u, 1, &zero, &zero, 1, &two, &one, TPU_F32, 0); /* [4, 16, 8] */
+  CHECK(ir_find_place(g, z, place) && place[0] == 0 && place[1] == 2);
+  val t = ir_dot(g, w, x, 0, NULL, NULL, 1, &one, &two, TPU_F32, 0); /* [64, 4, 16] */
+  CHECK(ir_find_place(g, t, place) && place[0] == 0 && place[1] == 0);
+  ir_free(g);
+}
+
+/* Heads of a product: a barrier stands before the reshape that divides it, in a program with a kernel. */
+static int barriers(bool kernel, bool part) {
+  ir_graph *g = ir_new();
+  val x = ir_param(g, TPU_BF16, DIMS(32, 128)), w = ir_param(g, TPU_BF16, DIMS(256, 128));
+  int one = 1;
+  val y = ir_convert(g, ir_dot(g, x, w, 0, NULL, NULL, 1, &one, &one, TPU_BF16, 0), TPU_F32);
+  if (part) y = ir_slice(g, y, I64(0, 0), I64(32, 128), I64(1, 1));
+  ir_output(g, ir_reshape(g, y, DIMS(1, 32, 2, part ? 64 : 128)), -1);
+  ir_output(g, ir_reshape(g, y, DIMS(2, 16, part ? 128 : 256)), -1); /* divides no heads */
+  if (kernel) ir_output(g, powers(g, ir_param(g, TPU_F32, DIMS(32, 128))), -1);
+  buf b;
+  buf_init(&b);
+  CHECK_OK(ir_print(g, &b));
+  ir_free(g);
+  int n = 0;
+  for (const char *p = b.data; (p = strstr(p, "optimization_barrier")) != NULL; p++) n++;
+  mem_free(b.data);
+  return n;
+}
+
+TEST(products_stand_apart_from_their_heads) {
+  CHECK(barriers(true, false) == 1);
+  CHECK(barriers(true, true) == 1);
+  CHECK(barriers(false, false) == 0);
 }
 
 #define REFUSED(kind, words, ...)             \
