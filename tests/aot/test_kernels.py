@@ -74,6 +74,6 @@ def test_sharded():
         "v5e:2x2", 8, 4, 2048, 2048, 128, 128, True, mesh={"data": 1, "model": 4}, placements={"argument *": {"model": Shard(1)}}
     )
     assert len(kernels(p)) == 2
-    for i in kernels(p):  # heads are divided by 4
-        assert i.shape.leaves()[0].dims[:2] == [1, 2]
+    shapes = sorted(i.shape.leaves()[0].dims for i in kernels(p))  # 2 of 8 heads; the resident gradient of queries has them apart
+    assert shapes == [[1, 2, 2048, 128], [1, 2048, 2 * 128]]
     assert not p.collectives()
